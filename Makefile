@@ -1,0 +1,42 @@
+# Python 3.11 or newer and make are enough: everything else comes from PyPI, pinned in requirements.lock.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help demo test slow lint types bench lock clean
+help:           ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing the pinned dependencies into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)  ## an embedded PostgreSQL with a live shop, followed through Spark
+	@$(BIN)/penstock demo $(ARGS)
+
+test: $(READY)  ## the tests, on real servers
+	@$(BIN)/python -m pytest $(ARGS)
+
+slow: $(READY)  ## the long runs
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: $(READY)  ## format and check
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports --no-cache
+
+types: $(READY) ## mypy, strict
+	@$(BIN)/mypy
+
+bench: $(READY) ## all benchmarks; one: .venv/bin/python -m bench NAME [--json] [--rows N]
+	@$(BIN)/python -m bench $(ARGS)
+
+lock: $(READY)  ## pin anew what pyproject.toml asks for
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
+	  --python-version 3.11 --all-extras --output-file requirements.lock pyproject.toml $(ARGS)
+
+clean:          ## remove the virtual environment and what runs left behind
+	@rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis

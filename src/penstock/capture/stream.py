@@ -1,0 +1,94 @@
+"""What passes between the receiver, the decoder and the spool's writer.
+
+The receiver gathers messages into a `Run`; a decoder turns a run into `Step`s, in order; the capture
+carries them out. For an ordinary run that is one `Rows` step. Decoders do no I/O: they take bytes and
+return Arrow, so they can be fuzzed and compared.
+
+A large transaction may be streamed before it commits (protocol 2). Its messages come in blocks that the
+decoder hands on undecoded (`Block`), because until the commit nobody knows its position, and parts of it
+may still be rolled back (`StreamAbort`). With the `StreamCommit` the capture hands the kept runs back to
+`Decoder.replay`, and from there on it is a transaction like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.capture.messages import RelationMessage
+from penstock.model import Lsn, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """CopyData payloads laid end to end: message `i` is `data[ends[i - 1]:ends[i]]`.
+
+    Each is an XLogData (`w`, start, end, time, then the pgoutput message) or a keepalive (`k`, end, time,
+    reply wanted).
+    """
+
+    data: bytes
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, messages: list[bytes]) -> Run:
+        lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        return cls(b"".join(messages), np.cumsum(lengths))
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Decoded rows in the spool's schema. The first `ended` belong to transactions that ended, the last
+    at `position`; `position` is None where no transaction ended (and no keepalive moved it)."""
+
+    batch: pa.RecordBatch
+    ended: int
+    position: Lsn | None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Messages of a transaction in progress; `xids[i]` is the (sub)transaction of message `i`."""
+
+    xid: int
+    run: Run
+    xids: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """The whole streamed transaction (`subxid == xid`) or one of its subtransactions was rolled back."""
+
+    xid: int
+    subxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    xid: int
+    commit_lsn: Lsn
+    end_lsn: Lsn
+    committed_at: int
+    """Microseconds since PostgreSQL's epoch, 2000-01-01 UTC."""
+
+
+Step = Rows | Block | StreamAbort | StreamCommit
+
+
+class Schemas(Protocol):
+    """Where a decoder asks which version of a schema a relation message describes."""
+
+    def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema: ...
+
+
+class Decoder(Protocol):
+    def decode(self, run: Run) -> Iterator[Step]:
+        """Decode a run. State (the open transaction, the relations) carries over to the next one."""
+
+    def replay(self, commit: StreamCommit, runs: Iterable[Run]) -> Iterator[Rows]:
+        """Decode the kept blocks of a streamed transaction, now that its commit is known."""

@@ -1,0 +1,1 @@
+"""Servers that come with Penstock, for the demo, the tests and the benchmarks."""

@@ -1,0 +1,136 @@
+"""What a table looks like, as the replication stream tells it.
+
+A `TableSchema` has a version: each time PostgreSQL describes a table differently, the version grows, and
+every change in the spool names the version it was written under. Type oids are resolved to `ColumnType`s
+when a version is first seen, so that a reader of the spool never needs the source's catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NewType
+
+TableId = NewType("TableId", int)
+"""The oid of a table: it survives a rename, a name does not."""
+
+NO_TABLE = TableId(0)
+"""What a logical message carries in place of a table."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TableName:
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        schema, dot, name = text.partition(".")
+        return cls(schema, name) if dot else cls("public", schema)
+
+
+class TypeKind(StrEnum):
+    """What sort of type it is: `pg_type.typtype`, with arrays told apart and the unknown admitted."""
+
+    BASE = "base"
+    ARRAY = "array"
+    COMPOSITE = "composite"
+    DOMAIN = "domain"
+    ENUM = "enum"
+    RANGE = "range"
+    MULTIRANGE = "multirange"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """A type with its modifier. `inner` is a domain's base type or an array's element type."""
+
+    oid: int
+    name: str
+    """As `pg_type.typname` has it, without its modifier: `numeric`, `int4`, `_text`."""
+    modifier: int = -1
+    kind: TypeKind = TypeKind.BASE
+    inner: ColumnType | None = None
+
+    @property
+    def base(self) -> ColumnType:
+        """The type under all domains."""
+        found = self
+        while found.kind is TypeKind.DOMAIN and found.inner is not None:
+            found = found.inner
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        inner = self.inner.to_dict() if self.inner else None
+        return {
+            "oid": self.oid,
+            "name": self.name,
+            "modifier": self.modifier,
+            "kind": self.kind.value,
+            "inner": inner,
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> ColumnType:
+        inner = cls.from_dict(given["inner"]) if given["inner"] else None
+        return cls(given["oid"], given["name"], given["modifier"], TypeKind(given["kind"]), inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: ColumnType
+    key: bool = False
+    """Whether it is part of the replica identity: what an old row is found by."""
+
+
+class ReplicaIdentity(StrEnum):
+    DEFAULT = "d"
+    NOTHING = "n"
+    FULL = "f"
+    INDEX = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    id: TableId
+    version: int
+    name: TableName
+    identity: ReplicaIdentity
+    columns: tuple[Column, ...]
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """The places of the columns that identify a row. Under identity full every column does."""
+        return tuple(place for place, column in enumerate(self.columns) if column.key)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "version": self.version,
+            "schema": self.name.schema,
+            "name": self.name.name,
+            "identity": self.identity.value,
+            "columns": [{"name": c.name, "type": c.type.to_dict(), "key": c.key} for c in self.columns],
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> TableSchema:
+        return cls(
+            id=TableId(given["id"]),
+            version=given["version"],
+            name=TableName(given["schema"], given["name"]),
+            identity=ReplicaIdentity(given["identity"]),
+            columns=tuple(
+                Column(c["name"], ColumnType.from_dict(c["type"]), c["key"]) for c in given["columns"]
+            ),
+        )

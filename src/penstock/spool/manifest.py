@@ -1,0 +1,294 @@
+"""The manifest: which segments exist, how far capture came, and how far each consumer read.
+
+A segment exists when the manifest says so, and the manifest says so in the transaction that also moves the
+position: readers see whole transactions of the source or nothing of them. One process writes segments (it
+holds the spool's lock); consumers move their own row. SQLite in WAL mode serves both at once.
+
+A *position* `p` means: all that committed before `p`. A segment covers the half-open range
+`[start_lsn, end_lsn)` of commit positions; the segments of one large transaction share theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.model import Lsn, TableId, TableSchema
+from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
+from penstock.spool.segment import Part, Segment
+
+FORMAT = "1"
+
+_TABLES = """
+create table if not exists meta (key text primary key, value text not null) without rowid;
+create table if not exists segments (
+    id        integer primary key,
+    file      text    not null unique,
+    start_lsn integer not null,
+    end_lsn   integer not null,
+    rows      integer not null,
+    bytes     integer not null
+);
+create index if not exists segments_by_end on segments (end_lsn);
+create table if not exists parts (
+    segment_id      integer not null references segments (id) on delete cascade,
+    table_id        integer not null,
+    schema_version  integer not null,
+    first_row_group integer not null,
+    row_groups      integer not null,
+    rows            integer not null,
+    primary key (segment_id, first_row_group)
+) without rowid;
+create table if not exists schemas (
+    table_id integer not null,
+    version  integer not null,
+    from_lsn integer not null,
+    document text    not null,
+    primary key (table_id, version)
+) without rowid;
+create table if not exists consumers (
+    name       text primary key,
+    position   integer not null,
+    updated_at text    not null default current_timestamp
+) without rowid;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whose changes a spool holds. A spool never mixes two of these."""
+
+    system_id: str
+    database: str
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A segment and the range of commit positions it covers."""
+
+    segment: Segment
+    start: Lsn
+    end: Lsn
+
+
+class Manifest:
+    def __init__(self, spool: Path) -> None:
+        self.path = spool / "manifest.db"
+        self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute("pragma synchronous = full")
+            self._db.execute("pragma foreign_keys = on")
+        except sqlite3.DatabaseError as error:
+            raise SpoolDamaged(f"the manifest does not open: {error}", file=self.path) from error
+
+    @classmethod
+    def create(cls, spool: Path, identity: Identity, start: Lsn) -> Manifest:
+        """Open the manifest of this identity, making it where there is none; `start` is for a new one."""
+        spool.mkdir(parents=True, exist_ok=True)
+        manifest = cls(spool)
+        manifest._db.executescript(_TABLES)
+        with manifest._transaction() as db:
+            wanted = {
+                "format": FORMAT,
+                "system_id": identity.system_id,
+                "database": identity.database,
+                "slot": identity.slot,
+            }
+            found = dict(db.execute("select key, value from meta"))
+            if not found:
+                fresh = wanted | {"position": str(start.value), "retired": str(start.value)}
+                db.executemany("insert into meta values (?, ?)", fresh.items())
+            for key, value in wanted.items():
+                if found and found.get(key) != value:
+                    raise WrongSpool(
+                        f"the spool belongs to {key} {found.get(key)}, not {value}", file=manifest.path
+                    )
+        return manifest
+
+    @classmethod
+    def open(cls, spool: Path) -> Manifest:
+        """Open an existing manifest, as a reader does."""
+        if not (spool / "manifest.db").exists():
+            raise SpoolDamaged("there is no spool here yet", file=spool, remedy="Start capture first")
+        return cls(spool)
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("begin immediate")
+        try:
+            yield self._db
+        except BaseException:
+            self._db.execute("rollback")
+            raise
+        self._db.execute("commit")
+
+    # Positions
+
+    def _meta(self, key: str) -> int:
+        found = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
+        if found is None:
+            raise SpoolDamaged(f"the manifest has no {key}", file=self.path)
+        return int(found[0])
+
+    @property
+    def position(self) -> Lsn:
+        """How far capture came: all that committed before is in the segments (or was consumed)."""
+        return Lsn(self._meta("position"))
+
+    @property
+    def retired(self) -> Lsn:
+        """Where the spool begins: of what committed before, something is gone or was never here."""
+        return Lsn(self._meta("retired"))
+
+    def record(self, position: Lsn, segments: Sequence[Segment], schemas: Iterable[TableSchema]) -> None:
+        """Make segments visible and move the position to `position`, at once."""
+        with self._transaction() as db:
+            start = self._meta("position")
+            for schema in schemas:
+                db.execute(
+                    "insert or replace into schemas values (?, ?, ?, ?)",
+                    (schema.id, schema.version, start, json.dumps(schema.to_dict())),
+                )
+            for segment in segments:
+                added = db.execute(
+                    "insert into segments (file, start_lsn, end_lsn, rows, bytes) values (?, ?, ?, ?, ?)",
+                    (segment.file, start, position.value, segment.rows, segment.bytes),
+                )
+                db.executemany(
+                    "insert into parts values (?, ?, ?, ?, ?, ?)",
+                    [
+                        (
+                            added.lastrowid,
+                            p.table_id,
+                            p.schema_version,
+                            p.first_row_group,
+                            p.row_groups,
+                            p.rows,
+                        )
+                        for p in segment.parts
+                    ],
+                )
+            db.execute("update meta set value = ? where key = 'position'", (str(position.value),))
+
+    # Segments
+
+    def entries(self, start: Lsn, end: Lsn) -> list[Entry]:
+        """The segments of `[start, end)`, in order; both are positions that `next_position` gave."""
+        self._refuse_if_gone(start)
+        parts: dict[int, list[Part]] = {}
+        for segment_id, *part in self._db.execute(
+            """select segment_id, table_id, schema_version, first_row_group, row_groups, p.rows
+                 from parts p join segments s on s.id = p.segment_id
+                where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_row_group""",
+            (start.value, end.value),
+        ):
+            parts.setdefault(segment_id, []).append(Part(*part))
+        found = self._db.execute(
+            """select id, file, rows, bytes, start_lsn, end_lsn from segments
+                where end_lsn > ? and end_lsn <= ? order by id""",
+            (start.value, end.value),
+        )
+        return [
+            Entry(Segment(file, rows, size, tuple(parts.get(id, ()))), Lsn(first), Lsn(last))
+            for id, file, rows, size, first, last in found
+        ]
+
+    def next_position(self, start: Lsn, max_rows: int | None = None) -> Lsn:
+        """How far a consumer at `start` can read: at least one transaction, then up to `max_rows`.
+
+        It is `start` itself while nothing has come, even as the captured position moves on.
+        """
+        self._refuse_if_gone(start)
+        total, reached = 0, start.value
+        for end, rows in self._db.execute(
+            "select end_lsn, sum(rows) from segments where end_lsn > ? group by end_lsn order by end_lsn",
+            (start.value,),
+        ):
+            total += rows
+            if max_rows is not None and total > max_rows and reached > start.value:
+                break
+            reached = end
+        return Lsn(reached)
+
+    def _refuse_if_gone(self, start: Lsn) -> None:
+        if start < self.retired:
+            raise PositionGone(
+                f"changes are asked for from {start} on, and the spool begins at {self.retired}",
+                file=self.path.parent,
+            )
+        if start > self.position:
+            raise PositionGone(
+                f"changes are asked for from {start} on, and capture has only come to {self.position}: "
+                "this spool is not the one that position was taken from",
+                file=self.path.parent,
+            )
+
+    # Schemas
+
+    def schemas(self) -> dict[tuple[TableId, int], TableSchema]:
+        found = self._db.execute("select document from schemas order by table_id, version")
+        schemas = [TableSchema.from_dict(json.loads(document)) for (document,) in found]
+        return {(schema.id, schema.version): schema for schema in schemas}
+
+    # Consumers
+
+    def register(self, consumer: str, position: Lsn) -> None:
+        """Name a consumer, so that nothing it has still to read is removed. A known one keeps its place."""
+        with self._transaction() as db:
+            db.execute(
+                "insert into consumers (name, position) values (?, ?) on conflict (name) do nothing",
+                (consumer, position.value),
+            )
+
+    def advance(self, consumer: str, position: Lsn) -> None:
+        """What `consumer` has made durable: everything before `position`. Never goes back."""
+        with self._transaction() as db:
+            db.execute(
+                """insert into consumers (name, position) values (?, ?)
+                   on conflict (name) do update set position = excluded.position,
+                       updated_at = current_timestamp where excluded.position > position""",
+                (consumer, position.value),
+            )
+
+    def forget(self, consumer: str) -> None:
+        with self._transaction() as db:
+            db.execute("delete from consumers where name = ?", (consumer,))
+
+    def consumers(self) -> dict[str, Lsn]:
+        return {
+            name: Lsn(position) for name, position in self._db.execute("select name, position from consumers")
+        }
+
+    def retire(self, before: Lsn) -> list[str]:
+        """Take segments out of the manifest that end at or before `before`; their files may then go."""
+        with self._transaction() as db:
+            gone = db.execute(
+                "select file, end_lsn from segments where end_lsn <= ?", (before.value,)
+            ).fetchall()
+            if gone:
+                last = max(end for _, end in gone)
+                db.execute("delete from segments where end_lsn <= ?", (before.value,))
+                db.execute("update meta set value = ? where key = 'retired'", (str(last),))
+        return [file for file, _ in gone]
+
+    def files(self) -> set[str]:
+        return {file for (file,) in self._db.execute("select file from segments")}
+
+
+def exists(spool: Path) -> bool:
+    """Whether capture has begun here: the file is there and somebody has been named in it."""
+    path = spool / "manifest.db"
+    if not path.exists():
+        return False
+    with closing(sqlite3.connect(path, timeout=30)) as db:
+        found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
+        return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)

@@ -1,0 +1,173 @@
+"""The writer of a spool: takes decoded rows, cuts segments at commits, keeps memory bounded.
+
+Rows arrive in the order of the stream. Those of ended transactions are cut into a segment when there are
+enough of them or they have waited long enough. A transaction that outgrows the limit before it ends is
+written into segments that nobody sees yet; they are recorded together with its end.
+
+What a crash leaves, after each step of a cut:
+1. a segment written under a temporary name: nothing, it is removed at the next start;
+2. renamed: a file no manifest names, removed at the next start; the slot sends its rows again;
+3. recorded in the manifest: it is there, with the position that says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.model import Lsn, TableSchema
+from penstock.model.errors import SpoolInUse
+from penstock.spool import segment
+from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.segment import Segment
+
+SEGMENT_BYTES = 32 << 20
+
+
+class SpoolWriter:
+    """The one writer of a spool. Holding it open holds the spool's lock."""
+
+    def __init__(
+        self, path: Path, identity: Identity, start: Lsn, segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._lock = _lock(path)
+        self.manifest = Manifest.create(path, identity, start)
+        self._limit = segment_bytes
+        self._ended: list[pa.RecordBatch] = []
+        self._open: list[pa.RecordBatch] = []
+        self._ended_bytes = 0
+        self._open_bytes = 0
+        self._unseen: list[Segment] = []
+        self._schemas: list[TableSchema] = []
+        self._reached = self.recorded = self.manifest.position
+        self._number = self._remove_leftovers()
+
+    def close(self) -> None:
+        """Let go of the spool. What was not recorded is forgotten: the slot will send it again."""
+        self.manifest.close()
+        os.close(self._lock)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a cut would record anything."""
+        return self._reached > self.recorded
+
+    def learn(self, schema: TableSchema) -> None:
+        """A schema that the rows to come refer to."""
+        self._schemas.append(schema)
+
+    def append(self, rows: pa.RecordBatch, ended: int, position: Lsn | None) -> None:
+        """Rows in stream order. The first `ended` of them, and all given before, belong to transactions
+        that ended, the last of them at `position`; the others to one that goes on."""
+        if position is not None:
+            self._ended += self._open
+            self._ended_bytes += self._open_bytes
+            self._open, self._open_bytes = [], 0
+            self._keep(rows.slice(0, ended), self._ended)
+            rows = rows.slice(ended)
+            self._reached = max(self._reached, position)
+        self._keep(rows, self._open)
+        if self._ended_bytes >= self._limit:
+            self.cut()
+        if self._open_bytes >= self._limit:
+            self._set_aside()
+
+    def _keep(self, rows: pa.RecordBatch, where: list[pa.RecordBatch]) -> None:
+        if rows.num_rows == 0:
+            return
+        where.append(rows)
+        size = rows.get_total_buffer_size() if rows.offset == 0 else rows.nbytes
+        if where is self._ended:
+            self._ended_bytes += size
+        else:
+            self._open_bytes += size
+
+    def cut(self) -> None:
+        """Make everything that ended durable and visible. Safe to call again after it failed."""
+        if not self.dirty:
+            return
+        if self._ended:
+            self._unseen.append(self._write(self._ended))
+            self._ended, self._ended_bytes = [], 0
+        self._sync_folder()
+        self.manifest.record(self._reached, self._unseen, self._schemas)
+        self._unseen, self._schemas = [], []
+        self.recorded = self._reached
+
+    def _set_aside(self) -> None:
+        """Write the rows of the open transaction out, to be recorded when it ends.
+
+        What ended before it is recorded first: the segments of a transaction are recorded with its end.
+        """
+        self.cut()
+        self._unseen.append(self._write(self._open))
+        self._open, self._open_bytes = [], 0
+
+    def _write(self, batches: list[pa.RecordBatch]) -> Segment:
+        written = segment.write(self.path / f"{self._number:012d}.parquet", batches)
+        self._number += 1
+        return written
+
+    def retire(self, before: Lsn) -> int:
+        """Remove segments that every consumer is past: first from the manifest, then from the disk."""
+        gone = self.manifest.retire(before)
+        for file in gone:
+            (self.path / file).unlink(missing_ok=True)
+        return len(gone)
+
+    def _remove_leftovers(self) -> int:
+        """Remove what a crash left behind, and return the number of the next segment."""
+        known = self.manifest.files()
+        for path in _segment_files(self.path):
+            if path.name not in known:
+                path.unlink()
+        return 1 + max((int(Path(file).stem) for file in known), default=0)
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _segment_files(path: Path) -> Iterable[Path]:
+    return [*path.glob("*.parquet"), *path.glob("*.tmp")]
+
+
+def _lock(path: Path) -> int:
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        os.close(lock)
+        raise SpoolInUse(f"process {holder or 'unknown'} captures into this spool", file=path) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def captured_by(path: Path) -> bool:
+    """Whether some process captures into this spool now."""
+    try:
+        os.close(_lock_shared(path))
+    except (BlockingIOError, FileNotFoundError):
+        return (path / "lock").exists()
+    return False
+
+
+def _lock_shared(path: Path) -> int:
+    lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise
+    return lock

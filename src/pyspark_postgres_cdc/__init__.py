@@ -1,0 +1,1 @@
+"""Registers `postgres_cdc` with every Spark session."""

@@ -1,0 +1,70 @@
+"""Servers and databases for tests, benchmarks among them."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from penstock.embedded.postgres import PostgresServer
+
+_numbers = itertools.count(1)
+
+
+def started_server(bin_dir: Path, **settings: str) -> PostgresServer:
+    folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
+    server = PostgresServer(folder, bin_dir, {"fsync": "off", **settings})
+    server.start()
+    return server
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    server: PostgresServer
+    name: str
+
+    @property
+    def dsn(self) -> str:
+        return self.server.dsn(self.name)
+
+    def connect(self, **options: Any) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.dsn, autocommit=True, **options)
+
+    def execute(self, *statements: str) -> None:
+        """Each statement in its own transaction; one string may hold several, which share one."""
+        with self.connect() as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
+            return connection.execute(statement.encode(), values or None).fetchall()
+
+
+def fresh_database(server: PostgresServer) -> Iterator[Database]:
+    database = Database(server, f"test_{next(_numbers)}")
+    server.execute(f'create database "{database.name}"')
+    yield database
+    if not server.running:
+        return
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(
+            "select pg_terminate_backend(active_pid) from pg_replication_slots where database = %s",
+            (database.name,),
+        )
+        for _ in range(100):
+            try:
+                connection.execute(
+                    "select pg_drop_replication_slot(slot_name) from pg_replication_slots"
+                    " where database = %s",
+                    (database.name,),
+                )
+                break
+            except psycopg.errors.ObjectInUse:
+                connection.execute("select pg_sleep(0.05)")
+        connection.execute(f'drop database "{database.name}" with (force)'.encode())
