@@ -1,0 +1,49 @@
+"""What a capture needs to know: one frozen value that crosses process boundaries as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureSpec:
+    """One source, one slot, one spool.
+
+    `conninfo` is a libpq connection string and holds the password: it goes to a child process through a
+    pipe, never through its arguments or environment, and is left out of the representation.
+    """
+
+    source: str
+    conninfo: str
+    slot: str
+    publication: str
+    spool: Path
+    consumers: tuple[str, ...] = ()
+    """Registered before anything is acknowledged, so that none of them misses a change."""
+    ack: str = "destination"
+    """`destination`: the slot follows the slowest consumer. `spool`: it follows the spool itself."""
+    streaming: bool = True
+    """Whether the server may send large transactions before they commit (protocol 2)."""
+    temporary_slot: bool = False
+    """A slot that ends with the connection, starting now: for looking on, not for keeping."""
+    create_slot: bool = True
+    failover: bool = False
+    heartbeat: float = 10.0
+    """Seconds between heartbeats through the WAL; 0 turns them off."""
+    interval: float = 0.2
+    """Seconds that an ended transaction waits at most before it is cut into a segment."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self) | {"spool": str(self.spool)})
+
+    @classmethod
+    def from_json(cls, text: str) -> CaptureSpec:
+        given = json.loads(text)
+        return cls(
+            **given | {"spool": Path(given["spool"]), "consumers": tuple(given["consumers"])}
+        )
+
+    def __repr__(self) -> str:
+        return f"CaptureSpec({self.source}, slot {self.slot}, spool {self.spool})"
