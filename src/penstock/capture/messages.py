@@ -1,5 +1,8 @@
 """The rare messages of pgoutput, parsed in plain Python: everything but rows, begins and commits.
 
+The functions at the end take a `Reader` that stands behind the message's kind, and check that the message
+ends where it should.
+
 Layouts are those of "Logical Replication Message Formats" in PostgreSQL's manual. `Reader` checks every
 bound: a message that ends early is a `MalformedMessage` with its position, never an IndexError.
 """
@@ -14,6 +17,11 @@ from penstock.model.errors import MalformedMessage
 
 EPOCH_US = 946_684_800_000_000
 """PostgreSQL counts microseconds from 2000-01-01; Unix and Arrow from 1970-01-01."""
+FIRST_TIME_US = -63_082_281_600_000_000
+LAST_TIME_US = 252_455_615_999_999_999
+"""The years 1 to 9999, counted from 2000: what a clock may say and a datetime can hold."""
+HEARTBEAT_PREFIX = "penstock.heartbeat"
+"""Logical messages of ours: they move the position on and are no change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,12 @@ class TruncateMessage:
     cascade: bool
     restart_identity: bool
 
+    @property
+    def options(self) -> tuple[str, ...]:
+        """As they stand in the spool."""
+        given = {"cascade": self.cascade, "restart identity": self.restart_identity}
+        return tuple(name for name, wanted in given.items() if wanted)
+
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
@@ -46,6 +60,30 @@ class LogicalMessage:
     lsn: Lsn
     prefix: str
     content: bytes
+
+    @property
+    def values(self) -> tuple[str, str, str]:
+        """As they stand in the spool."""
+        return self.prefix, "transactional" if self.transactional else "immediate", f"\\x{self.content.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class XLogData:
+    """What the server wraps a pgoutput message in: where it stands in the WAL, and when it was sent."""
+
+    lsn: Lsn
+    sent_at: int
+    payload: bytes
+
+    @property
+    def kind(self) -> str:
+        return chr(self.payload[0])
+
+    def reader(self, *, streamed: bool = False) -> Reader:
+        """A reader past the message's kind and, in a streamed transaction, past the xid that follows."""
+        reader = Reader(self.payload, self.lsn)
+        reader.take(5 if streamed else 1)
+        return reader
 
 
 class Reader:
@@ -84,6 +122,25 @@ class Reader:
             raise self.malformed("it holds an impossible LSN")
         return Lsn(value)
 
+    def time(self) -> int:
+        """Microseconds since PostgreSQL's epoch."""
+        return self.check_time(self.int64())
+
+    def check_time(self, value: int) -> int:
+        if not FIRST_TIME_US <= value <= LAST_TIME_US:
+            raise self.malformed("it holds an impossible time")
+        return value
+
+    def flag(self) -> bool:
+        value = self.int8()
+        if value > 1:
+            raise self.malformed(f"it holds an unknown flag {value}")
+        return bool(value)
+
+    def no_flags(self) -> None:
+        if self.int8() != 0:
+            raise self.malformed("it holds unknown flags")
+
     def text(self) -> str:
         end = self._data.find(b"\0", self._at)
         if end < 0:
@@ -104,3 +161,122 @@ class Reader:
         return MalformedMessage(
             f"a replication message of kind {kind!r} does not parse: {what}", lsn=self.lsn
         )
+
+
+def position(message: bytes) -> Lsn | None:
+    """Where a CopyData message says it stands, as far as it can be read: for errors."""
+    if message[:1] != b"w" or len(message) < 9 or message[1] & 0x80:
+        return None
+    return Lsn(int.from_bytes(message[1:9], "big"))
+
+
+def xlog_data(message: bytes) -> XLogData:
+    """
+    w | int64 start | int64 end of WAL | int64 time | payload
+    """
+    lsn = position(message)
+    if lsn is None or len(message) < 26 or message[9] & 0x80:
+        raise MalformedMessage("a replication message does not parse: its header is damaged", lsn=lsn)
+    return XLogData(lsn, int.from_bytes(message[17:25], "big", signed=True), message[25:])
+
+
+def keepalive(message: bytes) -> Lsn:
+    """
+    k | int64 end of WAL | int64 time | int8 reply wanted
+    """
+    if message[:1] != b"k" or len(message) != 18 or message[1] & 0x80:
+        raise MalformedMessage("a keepalive does not parse")
+    return Lsn(int.from_bytes(message[1:9], "big"))
+
+
+def relation(reader: Reader) -> RelationMessage:
+    """
+    uint32 table | schema \\0 | name \\0 | int8 identity | int16 columns
+      per column: int8 key | name \\0 | uint32 type | int32 modifier
+    """
+    table_id, schema, name = reader.uint32(), reader.text(), reader.text()
+    identity, count = chr(reader.int8()), reader.int16()
+    if identity not in "dnfi":
+        raise reader.malformed(f"{identity!r} is no replica identity")
+    if count < 0:
+        raise reader.malformed(f"it announces {count} columns")
+    columns = tuple(_column(reader) for _ in range(count))
+    reader.end()
+    return RelationMessage(table_id, schema or "pg_catalog", name, identity, columns)
+
+
+def _column(reader: Reader) -> RelationColumn:
+    key, name = reader.flag(), reader.text()
+    return RelationColumn(name, reader.uint32(), reader.int32(), key)
+
+
+def data_type(reader: Reader) -> None:
+    """
+    uint32 type | schema \\0 | name \\0: checked only, since types are looked up by oid
+    """
+    reader.uint32(), reader.text(), reader.text()
+    reader.end()
+
+
+def origin(reader: Reader) -> None:
+    """
+    int64 commit LSN at the origin | name \\0: checked only
+    """
+    reader.position(), reader.text()
+    reader.end()
+
+
+def truncate(reader: Reader) -> TruncateMessage:
+    """
+    int32 tables | int8 options (1 cascade, 2 restart identity) | uint32 table ...
+    """
+    count, options = reader.int32(), reader.int8()
+    if options > 3:
+        raise reader.malformed(f"it holds unknown options {options}")
+    table_ids = struct.unpack(f"!{count}I", reader.take(4 * count)) if count > 0 else ()
+    if count < 0:
+        raise reader.malformed(f"it announces {count} tables")
+    reader.end()
+    return TruncateMessage(table_ids, bool(options & 1), bool(options & 2))
+
+
+def logical_message(reader: Reader) -> LogicalMessage:
+    """
+    int8 transactional | int64 LSN | prefix \\0 | int32 length | content
+    """
+    transactional, lsn, prefix = reader.flag(), reader.position(), reader.text()
+    content = reader.take(reader.int32())
+    reader.end()
+    return LogicalMessage(transactional, lsn, prefix, content)
+
+
+def stream_start(reader: Reader) -> int:
+    """
+    uint32 xid | int8 whether it is the transaction's first block; returns the xid
+    """
+    xid = reader.uint32()
+    reader.flag()
+    reader.end()
+    return xid
+
+
+def stream_commit(reader: Reader) -> tuple[int, Lsn, Lsn, int]:
+    """
+    uint32 xid | int8 flags (0) | int64 commit LSN | int64 end LSN | int64 time
+    """
+    xid = reader.uint32()
+    reader.no_flags()
+    commit_lsn, end_lsn, committed_at = reader.position(), reader.position(), reader.time()
+    if end_lsn <= commit_lsn:
+        raise reader.malformed("it ends before it commits")
+    reader.end()
+    return xid, commit_lsn, end_lsn, committed_at
+
+
+def stream_abort(reader: Reader) -> tuple[int, int]:
+    """
+    uint32 xid | uint32 xid of the subtransaction
+    """
+    xid, subxid = reader.uint32(), reader.uint32()
+    reader.end()
+    return xid, subxid

@@ -32,8 +32,10 @@ class CaptureSpec:
     failover: bool = False
     heartbeat: float = 10.0
     """Seconds between heartbeats through the WAL; 0 turns them off."""
-    interval: float = 0.2
+    interval: float = 0.1
     """Seconds that an ended transaction waits at most before it is cut into a segment."""
+    retry_initial: float = 1.0
+    retry_max: float = 60.0
 
     def to_json(self) -> str:
         return json.dumps(asdict(self) | {"spool": str(self.spool)})
@@ -41,9 +43,7 @@ class CaptureSpec:
     @classmethod
     def from_json(cls, text: str) -> CaptureSpec:
         given = json.loads(text)
-        return cls(
-            **given | {"spool": Path(given["spool"]), "consumers": tuple(given["consumers"])}
-        )
+        return cls(**given | {"spool": Path(given["spool"]), "consumers": tuple(given["consumers"])})
 
     def __repr__(self) -> str:
         return f"CaptureSpec({self.source}, slot {self.slot}, spool {self.spool})"

@@ -12,7 +12,7 @@ may still be rolled back (`StreamAbort`). With the `StreamCommit` the capture ha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.capture.messages import RelationMessage
 from penstock.model import Lsn, TableSchema
+from penstock.model.errors import MalformedMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,15 @@ class Run:
     ends: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, messages: list[bytes]) -> Run:
+    def of(cls, messages: Sequence[bytes | memoryview]) -> Run:
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         return cls(b"".join(messages), np.cumsum(lengths))
+
+    def message(self, index: int) -> bytes:
+        start, end = int(self.ends[index - 1]) if index else 0, int(self.ends[index])
+        if not 0 <= start < end <= len(self.data):
+            raise MalformedMessage(f"message {index} of a run is empty or cut off")
+        return self.data[start:end]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""The command line. One module for each command; this one puts them together and reports their errors.
+
+Importing this is cheap, so that `--help` is quick: what a command needs it imports itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock import __version__
+from penstock.cli.check import check
+from penstock.model.errors import ConfigError, PenstockError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+app.command()(check)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"penstock {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def penstock(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Every change of a PostgreSQL database, delivered to Apache Spark and beyond."""
+
+
+def main() -> None:
+    """0: done; 1: failed; 2: wrong usage or configuration; 130: interrupted."""
+    try:
+        app()
+    except PenstockError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stderr.close()
+        sys.exit(1)

@@ -292,3 +292,11 @@ def exists(spool: Path) -> bool:
     with closing(sqlite3.connect(path, timeout=30)) as db:
         found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
         return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
+
+
+def position(spool: Path) -> Lsn | None:
+    """How far capture came in this spool; None where it never began."""
+    if not exists(spool):
+        return None
+    with closing(Manifest(spool)) as manifest:
+        return manifest.position

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +51,7 @@ SCHEMA = pa.schema(
         pa.field("unchanged", pa.list_(pa.int32())),
     ]
 )
-EMPTY = (
-    SCHEMA.empty_table().to_batches()[0]
-    if SCHEMA.empty_table().to_batches()
-    else pa.RecordBatch.from_pylist([], SCHEMA)
-)
+EMPTY = pa.RecordBatch.from_pylist([], SCHEMA)
 
 
 class Op(IntEnum):
@@ -101,28 +98,32 @@ def write(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
     file that no manifest names, which the next start removes as well.
     """
     table = pa.Table.from_batches(batches, SCHEMA)
-    parts: list[Part] = []
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as sink:
-        with pq.ParquetWriter(
-            sink,
-            SCHEMA,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=False,
-            write_statistics=False,
-        ) as writer:
-            row_groups = 0
-            for (table_id, version), rows in _by_part(table):
-                writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-                groups = -(-rows.num_rows // ROW_GROUP_ROWS)
-                parts.append(Part(TableId(table_id), version, row_groups, groups, rows.num_rows))
-                row_groups += groups
-        sink.flush()
-        os.fsync(sink.fileno())
-        size = sink.tell()
-    temporary.rename(path)
+    try:
+        with temporary.open("wb") as sink:
+            parts = _write_parts(sink, table)
+            sink.flush()
+            os.fsync(sink.fileno())
+            size = sink.tell()
+        temporary.rename(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return Segment(path.name, table.num_rows, size, tuple(parts))
+
+
+def _write_parts(sink: IO[bytes], table: pa.Table) -> list[Part]:
+    parts: list[Part] = []
+    row_groups = 0
+    with pq.ParquetWriter(
+        sink, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+    ) as writer:
+        for (table_id, version), rows in _by_part(table):
+            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
+            groups = -(-rows.num_rows // ROW_GROUP_ROWS)
+            parts.append(Part(TableId(table_id), version, row_groups, groups, rows.num_rows))
+            row_groups += groups
+    return parts
 
 
 def read(path: Path, part: Part) -> Iterator[pa.RecordBatch]:

@@ -55,8 +55,13 @@ class SpoolWriter:
 
     @property
     def dirty(self) -> bool:
-        """Whether a cut would record anything."""
+        """Whether a cut would record anything: rows, or only that the position moved on."""
         return self._reached > self.recorded
+
+    @property
+    def waiting(self) -> bool:
+        """Whether rows of ended transactions wait to be cut."""
+        return self.dirty and bool(self._ended or self._unseen)
 
     def learn(self, schema: TableSchema) -> None:
         """A schema that the rows to come refer to."""
@@ -73,6 +78,9 @@ class SpoolWriter:
             rows = rows.slice(ended)
             self._reached = max(self._reached, position)
         self._keep(rows, self._open)
+
+    def relieve(self) -> None:
+        """Write out what has become too much for memory. Safe to call again after it failed."""
         if self._ended_bytes >= self._limit:
             self.cut()
         if self._open_bytes >= self._limit:
@@ -82,11 +90,10 @@ class SpoolWriter:
         if rows.num_rows == 0:
             return
         where.append(rows)
-        size = rows.get_total_buffer_size() if rows.offset == 0 else rows.nbytes
         if where is self._ended:
-            self._ended_bytes += size
+            self._ended_bytes += rows.nbytes
         else:
-            self._open_bytes += size
+            self._open_bytes += rows.nbytes
 
     def cut(self) -> None:
         """Make everything that ended durable and visible. Safe to call again after it failed."""
@@ -154,20 +161,16 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def captured_by(path: Path) -> bool:
+def is_captured(path: Path) -> bool:
     """Whether some process captures into this spool now."""
     try:
-        os.close(_lock_shared(path))
-    except (BlockingIOError, FileNotFoundError):
-        return (path / "lock").exists()
-    return False
-
-
-def _lock_shared(path: Path) -> int:
-    lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        return True
+    finally:
         os.close(lock)
-        raise
-    return lock
+    return False

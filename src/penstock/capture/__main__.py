@@ -1,0 +1,44 @@
+"""`python -m penstock.capture`: a capture in a process of its own, as `launch.start` begins it.
+
+The specification comes as one line of JSON on standard input. When standard input ends, whoever started
+the capture is gone or wants it to stop, and it stops in good order. An error that ends it goes to standard
+output as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+
+from penstock import logs
+from penstock.capture.spec import CaptureSpec
+from penstock.capture.state import to_dict
+from penstock.model.errors import PenstockError
+
+
+def main() -> int:
+    logs.to_stderr()
+    spec = CaptureSpec.from_json(sys.stdin.readline())
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
+    from penstock.capture.process import Capture
+
+    try:
+        Capture(spec, stop).run()
+    except PenstockError as error:
+        print(json.dumps(to_dict(error)), flush=True)
+        return 1
+    return 0
+
+
+def _wait_for_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

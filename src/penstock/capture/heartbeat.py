@@ -1,0 +1,56 @@
+"""A message of our own in the WAL now and then, so that a source with idle tables never pins its WAL.
+
+Keepalives tell most of it. But a server can be busy with other databases, or with tables nobody follows,
+and stay silent for long. The message is written only when the WAL has grown since the last one: an idle
+server stays idle. A standby cannot write and does without.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import structlog
+
+from penstock.model.errors import PenstockError
+from penstock.postgres.connection import connect
+
+PREFIX = "penstock.heartbeat"
+
+_BEAT = """
+select pg_logical_emit_message(false, %(prefix)s, '')
+ where not pg_is_in_recovery()
+   and pg_current_wal_insert_lsn() > coalesce(%(last)s::pg_lsn, '0/0')
+"""
+
+
+class Heartbeat(threading.Thread):
+    def __init__(self, conninfo: str, seconds: float) -> None:
+        """`seconds` between two beats; 0 for none at all."""
+        super().__init__(name="heartbeat", daemon=True)
+        self._conninfo = conninfo
+        self._seconds = seconds
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        log = structlog.get_logger("penstock.capture")
+        if not self._seconds:
+            return
+        while not self._ending.wait(self._seconds):
+            try:
+                self._beat_until_lost()
+            except (PenstockError, psycopg.Error) as error:
+                log.debug("heartbeat failed", error=str(error))
+
+    def _beat_until_lost(self) -> None:
+        last: str | None = None
+        with connect(self._conninfo) as connection:
+            while True:
+                beat = connection.execute(_BEAT, {"prefix": PREFIX, "last": last}).fetchone()
+                last = beat[0] if beat else last
+                if self._ending.wait(self._seconds):
+                    return
+
+    def finish(self) -> None:
+        self._ending.set()
+        self.join(timeout=5)

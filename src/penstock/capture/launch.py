@@ -1,0 +1,152 @@
+"""From a configuration to a running capture: the publication made ready, the process started.
+
+A capture runs in a process of its own, started by whoever needs it (the pipeline, a Spark query, `tail`)
+and ending with it. Where another process captures into the spool already, there is nothing to start.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+
+from penstock.capture.spec import CaptureSpec
+from penstock.capture.state import from_dict
+from penstock.config import Config, SourceConfig
+from penstock.model.errors import PenstockError, SpoolInUse
+from penstock.postgres import catalog, publication
+from penstock.postgres.connection import connect
+from penstock.spool import manifest
+from penstock.spool.writer import is_captured
+
+LOG = "capture.log"
+
+
+def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
+    replication = source.replication
+    return CaptureSpec(
+        source=source.name,
+        conninfo=source.conninfo(),
+        slot=source.slot_name,
+        publication=source.publication_name,
+        spool=spool_of(config, source),
+        consumers=tuple(destination.name for destination in config.destinations),
+        ack=config.spool.ack,
+        streaming=replication.streaming,
+        failover=replication.failover,
+        heartbeat=replication.heartbeat,
+        retry_initial=config.retry.initial,
+        retry_max=config.retry.max,
+    )
+
+
+def spool_of(config: Config, source: SourceConfig) -> Path:
+    return Path(config.spool.path) / source.name
+
+
+def prepare(source: SourceConfig) -> list[str]:
+    """Bring the publication in step with the configured tables; says what was done."""
+    with connect(source.conninfo()) as connection:
+        tables = [table.name for table in catalog.tables(connection, source.tables)]
+        return publication.ensure(
+            connection, source.publication_name, tables, create=source.replication.create_publication
+        )
+
+
+@contextmanager
+def temporary_publication(source: SourceConfig) -> Iterator[str]:
+    """The configured publication where there is one; otherwise one that goes when the caller is done."""
+    with connect(source.conninfo()) as connection:
+        if publication.describe(connection, source.publication_name):
+            yield source.publication_name
+            return
+        name = f"penstock_tail_{time.time_ns()}"
+        tables = [table.name for table in catalog.tables(connection, source.tables)]
+        publication.ensure(connection, name, tables, create=True)
+    try:
+        yield name
+    finally:
+        with connect(source.conninfo()) as connection:
+            publication.drop(connection, name)
+
+
+class CaptureProcess:
+    """A capture running as a child. It ends when this is closed, or when this process does."""
+
+    def __init__(self, spec: CaptureSpec) -> None:
+        spec.spool.mkdir(parents=True, exist_ok=True)
+        self._spec = spec
+        with (spec.spool / LOG).open("ab") as log:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "penstock.capture"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._child.stdin is not None
+        self._child.stdin.write(spec.to_json() + "\n")
+        self._child.stdin.flush()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def wait_until_captured(self, seconds: float = 120) -> None:
+        """Until the spool is there to be read; raises what keeps the capture from starting."""
+        until = time.monotonic() + seconds
+        while not (manifest.exists(self._spec.spool) and is_captured(self._spec.spool)):
+            self.check()
+            if time.monotonic() > until:
+                raise PenstockError("capture did not start", file=self._spec.spool / LOG)
+            time.sleep(0.02)
+
+    def check(self) -> None:
+        """Raise what ended the capture, if it has ended."""
+        if self._child.poll() is None:
+            return
+        assert self._child.stdout is not None
+        said = self._child.stdout.read().strip()
+        if said:
+            raise from_dict(json.loads(said.splitlines()[-1]))
+        raise PenstockError(
+            f"capture ended with status {self._child.returncode}",
+            file=self._spec.spool / LOG,
+            remedy="Its log says why",
+        )
+
+    def kill(self) -> None:
+        self._child.kill()
+        self.close()
+
+    def close(self) -> None:
+        """Stop in good order: what was received is written first."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        self._child.wait()
+        self._child.stdout.close()
+
+
+_started: dict[Path, CaptureProcess] = {}
+
+
+def ensure(spec: CaptureSpec) -> None:
+    """See to it that somebody captures into this spool, for as long as this process lives."""
+    if not is_captured(spec.spool):
+        ended = _started.pop(spec.spool, None)
+        if ended is not None:
+            ended.check()
+        process = CaptureProcess(spec)
+        try:
+            process.wait_until_captured()
+        except SpoolInUse:
+            return
+        _started[spec.spool] = process
+        structlog.get_logger("penstock.capture").info("capture started", source=spec.source, pid=process.pid)

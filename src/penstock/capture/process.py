@@ -1,0 +1,131 @@
+"""A capture: one source's changes, from its slot into its spool, until it is told to stop.
+
+The receiver's thread reads the socket and sends feedback; the worker's decodes and writes. Whatever can be
+tried again is tried again, from the recorded position, with pauses that grow and that start over once the
+stream flows; only a temporary slot cannot be, since it ends with its connection. A slot that is missing, invalidated or not where we left it stops the capture: going on would
+mean to lose changes without a word.
+
+What a crash leaves at the very start, after each step:
+1. the slot created: the next start finds it, and no spool, and begins where the slot begins;
+2. the manifest made: the position is the slot's; from now on a missing slot is a loss;
+3. the consumers registered: nothing is acknowledged before they have it.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import closing
+
+from penstock.capture.heartbeat import Heartbeat
+from penstock.capture.receiver import Receiver
+from penstock.capture.spec import CaptureSpec
+from penstock.capture.state import reporter
+from penstock.capture.worker import Worker
+from penstock.model import ZERO, Lsn
+from penstock.model.errors import PenstockError
+from penstock.postgres import slot
+from penstock.postgres.connection import connect, replication_conninfo
+from penstock.postgres.types import TypeCatalog
+from penstock.spool import manifest
+from penstock.spool.manifest import Identity
+from penstock.spool.writer import SpoolWriter
+
+FEEDBACK = 1.0
+"""Seconds between two feedbacks at the most."""
+
+
+class Backoff:
+    """Pauses that double up to a limit, a little uneven, and start over after a success."""
+
+    def __init__(self, initial: float, most: float) -> None:
+        self._initial, self._most = initial, most
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = self._initial
+
+    def pause(self) -> float:
+        pause, self._next = self._next, min(self._next * 2, self._most)
+        return pause * random.uniform(0.8, 1.0)
+
+
+class Capture:
+    def __init__(self, spec: CaptureSpec, stop: threading.Event) -> None:
+        self._spec = spec
+        self._stop = stop
+        self._backoff = Backoff(spec.retry_initial, spec.retry_max)
+        self._report = reporter(spec.source, spec.spool)
+
+    def run(self) -> None:
+        """Capture until told to stop; raises what cannot be tried again."""
+        while not self._stop.is_set():
+            try:
+                self._stream()
+            except PenstockError as error:
+                error.at(source=self._spec.source)
+                if not error.retry or self._spec.temporary_slot:
+                    self._report("failed", error)
+                    raise
+                pause = self._backoff.pause()
+                self._report("retrying", error, seconds=round(pause, 1))
+                self._stop.wait(pause)
+        self._report("stopped")
+
+    def _stream(self) -> None:
+        """One connection's life."""
+        spec = self._spec
+        self._report("starting")
+        with Receiver(replication_conninfo(spec.conninfo)) as receiver:
+            start = self._find_slot(receiver)
+            identity = Identity(receiver.system_id, receiver.database, spec.slot)
+            with closing(SpoolWriter(spec.spool, identity, start)) as writer:
+                for consumer in spec.consumers:
+                    writer.manifest.register(consumer, writer.recorded)
+                receiver.start(spec.slot, spec.publication, writer.recorded, streaming=spec.streaming)
+                self._report("streaming", slot=spec.slot, position=str(writer.recorded))
+                self._pump(receiver, writer)
+
+    def _find_slot(self, receiver: Receiver) -> Lsn:
+        """Where the slot begins, having checked that it still holds what the spool needs next."""
+        spec = self._spec
+        if spec.temporary_slot:
+            return receiver.create_temporary_slot(spec.slot)
+        position = manifest.position(spec.spool)
+        with connect(spec.conninfo) as connection:
+            found = slot.describe(connection, spec.slot)
+            if found is None and position is None and spec.create_slot:
+                start = slot.create(connection, spec.slot, failover=spec.failover)
+                self._report("starting", created=spec.slot, position=str(start))
+                return start
+        slot.check_usable(found, position or ZERO)
+        assert found is not None
+        return found.confirmed_flush or ZERO
+
+    def _pump(self, receiver: Receiver, writer: SpoolWriter) -> None:
+        with closing(TypeCatalog(lambda: connect(self._spec.conninfo))) as types:
+            worker = Worker(self._spec, writer, types, self._report)
+            heartbeat = Heartbeat(self._spec.conninfo, self._spec.heartbeat)
+            worker.start()
+            heartbeat.start()
+            try:
+                self._receive(receiver, worker)
+            finally:
+                heartbeat.finish()
+                worker.finish()
+        receiver.feedback(worker.recorded, worker.acknowledged)
+
+    def _receive(self, receiver: Receiver, worker: Worker) -> None:
+        told = 0.0
+        while not self._stop.is_set() and worker.error is None:
+            if worker.has_room:
+                run = receiver.receive(seconds=0.1)
+                if run is not None:
+                    worker.put(run)
+                    self._backoff.reset()
+            else:
+                time.sleep(0.005)
+            if time.monotonic() - told >= FEEDBACK:
+                receiver.feedback(worker.recorded, worker.acknowledged)
+                told = time.monotonic()

@@ -1,0 +1,163 @@
+"""The replication connection: receives messages and gathers them into runs, sends feedback.
+
+This is libpq as psycopg's `pq` layer gives it, driven by one thread. The loop over messages is the dearest
+Python there is here (the server sends a row's message every 4 µs), so it does nothing but gather; keepalives
+are looked for afterwards, in the whole run at once.
+
+Feedback says two things: how far we have received (`write`) and how far the server may forget (`flush`).
+A server that shuts down waits until `flush` has reached its end, which would take until the slowest
+destination is done; but it takes `write` where no `flush` is given. So a keepalive that asks for a reply,
+which is what a server shutting down sends, is answered with `write` alone.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from types import TracebackType
+
+import numpy as np
+import psycopg
+from psycopg import pq
+
+from penstock.capture.stream import Run
+from penstock.model import ZERO, Lsn
+from penstock.model.errors import PenstockError, PublicationMissing, SlotLost
+from penstock.postgres.connection import explain, settle
+
+_SLOT_GONE = ("42704", "55000")
+"""undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
+KEEPALIVE = ord("k")
+KEEPALIVE_SIZE = 18
+RUN_BYTES = 4 << 20
+GATHER = 0.02
+
+
+class Receiver:
+    def __init__(self, conninfo: str) -> None:
+        """Connect. `conninfo` has `replication=database` and the session's settings in it."""
+        self._pg = pq.PGconn.connect(conninfo.encode())
+        if self._pg.status != pq.ConnStatus.OK:
+            raise self._failed()
+        settle(self._pg)
+        self._pg.notice_handler = self._notice
+        self._notices: list[PenstockError] = []
+        self._received = ZERO
+        identified = self._query(b"IDENTIFY_SYSTEM")
+        self.system_id = (identified.get_value(0, 0) or b"").decode()
+        self.database = (identified.get_value(0, 3) or b"").decode()
+        self._poll = select.poll()
+        self._poll.register(self._pg.socket, select.POLLIN)
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pg.finish()
+
+    def create_temporary_slot(self, slot: str) -> Lsn:
+        """A slot that ends with this connection; returns where it starts."""
+        made = self._query(f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput'.encode())
+        return Lsn.parse((made.get_value(0, 1) or b"").decode())
+
+    def start(self, slot: str, publication: str, position: Lsn, *, streaming: bool) -> None:
+        """Ask for everything that committed at or after `position`."""
+        options = {
+            "proto_version": "2",
+            "publication_names": _quoted(publication, '"'),
+            "messages": "true",
+            "streaming": "on" if streaming else "off",
+        }
+        listed = ", ".join(f"{key} {_quoted(value, chr(39))}" for key, value in options.items())
+        self._query(
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {position} ({listed})'.encode(), pq.ExecStatus.COPY_BOTH
+        )
+        self._received = position
+        self._pg.nonblocking = 1
+
+    def receive(self, seconds: float, gather: float = GATHER) -> Run | None:
+        """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
+        more, or until there are enough."""
+        get = self._pg.get_copy_data
+        messages: list[memoryview] = []
+        size = 0
+        until = time.monotonic() + seconds
+        while size < RUN_BYTES:
+            length, message = get(1)
+            if length > 0:
+                messages.append(message)
+                size += length
+                continue
+            if length < 0:
+                raise self._ended()
+            now = time.monotonic()
+            if messages and until > now + gather:
+                until = now + gather
+            if now >= until:
+                break
+            self._wait(until - now)
+        if self._notices:
+            raise self._notices[0]
+        if not messages:
+            return None
+        run = Run.of(messages)
+        self._answer_keepalives(run)
+        return run
+
+    def _wait(self, seconds: float) -> None:
+        if self._poll.poll(max(seconds, 0) * 1000):
+            try:
+                self._pg.consume_input()
+            except Exception as error:
+                raise self._failed() from error
+
+    def _answer_keepalives(self, run: Run) -> None:
+        starts = np.concatenate(([0], run.ends[:-1]))
+        kinds = np.frombuffer(run.data, np.uint8)[starts]
+        for start in starts[(kinds == KEEPALIVE) & (run.ends - starts == KEEPALIVE_SIZE)]:
+            end_of_wal, reply_wanted = struct.unpack_from("!xQ8x?", run.data, start)
+            self._received = max(self._received, Lsn(end_of_wal))
+            if reply_wanted:
+                self.feedback(self._received, ZERO)
+
+    def feedback(self, written: Lsn, flushed: Lsn) -> None:
+        """Tell the server what we have, and what it may forget; zero leaves the latter where it is."""
+        now = int(time.time() * 1_000_000) - 946_684_800_000_000
+        self._pg.put_copy_data(struct.pack("!cQQQqB", b"r", written.value, flushed.value, 0, now, 0))
+        self._pg.flush()
+
+    def _query(self, command: bytes, expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK) -> pq.abc.PGresult:
+        result = self._pg.exec_(command)
+        if result.status != expected:
+            raise self._failed(result)
+        return result
+
+    def _ended(self) -> PenstockError:
+        """The server ended the stream: an error, or an orderly shutdown."""
+        return self._failed(self._pg.get_result())
+
+    def _failed(self, result: pq.abc.PGresult | None = None) -> PenstockError:
+        if result is not None and result.error_message:
+            error = psycopg.errors.error_from_result(result)
+        else:
+            text = self._pg.error_message.decode(errors="replace").strip()
+            error = psycopg.OperationalError(text or "the server ended the connection")
+        explained = explain(error)
+        if "publication" in explained.reason and "does not exist" in explained.reason:
+            return PublicationMissing(explained.reason)
+        if error.sqlstate in _SLOT_GONE:
+            return SlotLost(explained.reason)
+        return explained
+
+    def _notice(self, notice: pq.abc.PGresult) -> None:
+        """From 18 on a missing publication is but a warning to the server; to us it is lost changes."""
+        text = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
+        if "skipped loading publication" in text:
+            self._notices.append(PublicationMissing(text))
+
+
+def _quoted(text: str, quote: str) -> str:
+    return quote + text.replace(quote, quote * 2) + quote

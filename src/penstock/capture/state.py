@@ -1,0 +1,73 @@
+"""What a capture is doing, told to people (the log) and to other processes (a small file in the spool).
+
+States: `starting`, `streaming`, `paused` (the disk is full), `retrying` (the source cannot be reached),
+`failed`, `stopped`. The file says whose state it is; whether that process still lives is told by the
+spool's lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.model import errors
+from penstock.model.errors import PenstockError
+
+FILE = "capture.json"
+
+
+class Report(Protocol):
+    def __call__(self, state: str, error: PenstockError | None = None, **detail: Any) -> None: ...
+
+
+def reporter(source: str, spool: Path) -> Report:
+    log = structlog.get_logger("penstock.capture")
+
+    def report(state: str, error: PenstockError | None = None, **detail: Any) -> None:
+        tell: Callable[..., None] = log.warning if error else log.info
+        told = detail | ({"error": str(error)} if error else {})
+        tell(f"capture {state}", source=source, **told)
+        document = {
+            "state": state,
+            "pid": os.getpid(),
+            "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "error": to_dict(error) if error else None,
+        }
+        with contextlib.suppress(OSError):
+            spool.mkdir(parents=True, exist_ok=True)
+            fresh = spool / f"{FILE}.new"
+            fresh.write_text(json.dumps(document))
+            fresh.rename(spool / FILE)
+
+    return report
+
+
+def read(spool: Path) -> dict[str, Any]:
+    """The last state reported, or nothing where none was."""
+    try:
+        found: dict[str, Any] = json.loads((spool / FILE).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return found
+
+
+def to_dict(error: PenstockError) -> dict[str, Any]:
+    return {
+        "kind": type(error).__name__,
+        "reason": error.reason,
+        "remedy": error.remedy,
+        "where": {key: str(value) for key, value in error.where.items()},
+    }
+
+
+def from_dict(given: dict[str, Any]) -> PenstockError:
+    kind = getattr(errors, given["kind"], PenstockError)
+    error: PenstockError = kind(given["reason"], remedy=given["remedy"], **given["where"])
+    return error

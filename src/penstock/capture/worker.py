@@ -1,0 +1,145 @@
+"""The second half of a capture: decodes runs and writes them to the spool, in a thread of its own.
+
+Decoding and compressing happen outside Python's lock, so the receiver goes on reading meanwhile. Runs wait
+in a short queue; when it is full the receiver stops reading and the server waits. That is also how a full
+disk is survived: the worker tries the same write again until there is room, the queue fills, feedback goes
+on, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.capture.decoder import FastDecoder
+from penstock.capture.schemas import SpoolSchemas
+from penstock.capture.spec import CaptureSpec
+from penstock.capture.spill import Spill
+from penstock.capture.state import Report
+from penstock.capture.stream import Block, Rows, Run, Step, StreamAbort, StreamCommit
+from penstock.model import ZERO, Lsn
+from penstock.model.errors import SpoolFull
+from penstock.postgres.types import TypeCatalog
+from penstock.spool.writer import SpoolWriter
+
+QUEUED_RUNS = 6
+HOUSEKEEPING = 1.0
+"""Seconds between two looks at the consumers' positions; also between two records of an idle position."""
+ROOM_PAUSE = 1.0
+
+
+class Worker(threading.Thread):
+    def __init__(self, spec: CaptureSpec, writer: SpoolWriter, types: TypeCatalog, report: Report) -> None:
+        super().__init__(name=f"spool-{spec.source}", daemon=True)
+        self._spec = spec
+        self._writer = writer
+        self._report = report
+        self._decoder = FastDecoder(SpoolSchemas(writer, types), writer.recorded)
+        self._spill = Spill(spec.spool / "spill")
+        self._queue: queue.Queue[Run] = queue.Queue(QUEUED_RUNS)
+        self._ending = threading.Event()
+        self._last_cut = self._last_look = time.monotonic()
+        self.recorded = writer.recorded
+        """The spool has durably everything before this position."""
+        self.acknowledged = ZERO
+        """The server may forget what lies before this position; zero while nobody has said so."""
+        self.error: BaseException | None = None
+
+    @property
+    def has_room(self) -> bool:
+        return not self._queue.full()
+
+    def put(self, run: Run) -> None:
+        self._queue.put(run)
+
+    def finish(self) -> None:
+        """Write what has been put, then end. Raises what went wrong, if anything did."""
+        self._ending.set()
+        self.join()
+        if self.error is not None:
+            raise self.error
+
+    def run(self) -> None:
+        try:
+            self._look_at_consumers()
+            while not (self._ending.is_set() and self._queue.empty()):
+                try:
+                    run = self._queue.get(timeout=self._spec.interval / 2)
+                except queue.Empty:
+                    pass
+                else:
+                    for step in self._decoder.decode(run):
+                        self._carry_out(step)
+                self._keep_up(time.monotonic())
+            self._cut()
+            self._look_at_consumers()
+        except BaseException as error:
+            self.error = error
+
+    def _carry_out(self, step: Step) -> None:
+        match step:
+            case Rows(batch, ended, position):
+                self._writer.append(batch, ended, position)
+                self._patiently(self._writer.relieve)
+            case Block():
+                self._patiently(lambda: self._spill.keep(step))
+            case StreamAbort(xid, subxid):
+                self._spill.roll_back(xid, subxid)
+            case StreamCommit(xid):
+                for rows in self._decoder.replay(step, self._spill.runs(xid)):
+                    self._carry_out(rows)
+                self._spill.forget(xid)
+
+    def _keep_up(self, now: float) -> None:
+        pause = self._spec.interval if self._writer.waiting else HOUSEKEEPING
+        if self._writer.dirty and now - self._last_cut >= pause:
+            self._cut()
+        if now - self._last_look >= HOUSEKEEPING:
+            self._look_at_consumers()
+
+    def _cut(self) -> None:
+        self._patiently(self._writer.cut)
+        self._last_cut = time.monotonic()
+        self.recorded = self._writer.recorded
+
+    def _look_at_consumers(self) -> None:
+        """Acknowledge and remove what every consumer is past.
+
+        The order matters: a position is acknowledged only when it is recorded, and a consumer can only
+        be past what was recorded.
+        """
+        self._last_look = time.monotonic()
+        positions = self._writer.manifest.consumers().values()
+        slowest = min(positions, default=ZERO)
+        if slowest:
+            self._patiently(lambda: self._writer.retire(slowest))
+        self.acknowledged = self.recorded if self._spec.ack == "spool" else min(slowest, self.recorded)
+
+    def _patiently(self, write: Callable[[], object]) -> None:
+        """Try a write until the disk has room for it."""
+        paused = False
+        while True:
+            try:
+                write()
+                break
+            except (OSError, sqlite3.OperationalError) as error:
+                if not _no_room(error):
+                    raise
+                full = SpoolFull(f"no room for the spool: {error}", file=self._spec.spool)
+                if self._ending.wait(ROOM_PAUSE):
+                    raise full from error
+                if not paused:
+                    self._report("paused", full)
+                paused = True
+        if paused:
+            self._report("streaming")
+
+
+def _no_room(error: Exception) -> bool:
+    if isinstance(error, sqlite3.OperationalError):
+        return error.sqlite_errorcode == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,0 +1,140 @@
+"""How to reach a server: libpq's keywords, with secrets taken from the environment or a file.
+
+Everything that libpq knows passes through, checked against libpq's own list. Secrets are resolved while the
+configuration is read, so that a missing one is an error of the configuration, with its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+KEYWORDS = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
+SECRETS = frozenset(name for name, option in KEYWORDS.items() if option.dispchar == b"*")
+OURS = {"replication", "client_encoding"}
+
+
+def wrong(said: str, *at: str | int) -> PydanticCustomError:
+    """An error at a key further down than the model that finds it."""
+    return PydanticCustomError("wrong", "{said}", {"said": said, "at": at})
+
+
+def secret_from(info: ValidationInfo, variable: str, key: str) -> str:
+    """The value of an environment variable, which must be there."""
+    environ: Mapping[str, str] = (info.context or {}).get("environ", {})
+    if variable not in environ:
+        raise wrong(f"expected the environment variable {variable} to be set", key)
+    return environ[variable]
+
+
+def _ports(given: str) -> str:
+    if not all(part.isdecimal() and 0 < int(part) < 65536 for part in given.split(",")):
+        raise ValueError("expected a port number")
+    return given
+
+
+class ConnectionConfig(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+
+    host: str | None = Field(default=None, description="Host name, address, or folder of the Unix socket")
+    port: Annotated[str, AfterValidator(_ports)] | None = Field(default=None, description="Port")
+    dbname: str | None = Field(default=None, alias="database", description="Database; also `dbname`")
+    user: str | None = Field(default=None, alias="username", description="Role; also `user`")
+    password: SecretStr | None = Field(default=None, description="Password; better one of the next two")
+    password_env: str | None = Field(default=None, description="Environment variable that holds the password")
+    password_file: Path | None = Field(default=None, description="File whose first line is the password")
+
+    _password: str | None = PrivateAttr(None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_keywords(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for key, value in given.items():
+            if key in OURS:
+                raise wrong("is set by Penstock and cannot be given", key)
+            if key not in KEYWORDS.keys() | cls.model_fields.keys() | {"database", "username"}:
+                near = get_close_matches(str(key), [*KEYWORDS, *cls.model_fields, "database", "username"], 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise wrong(f"expected a keyword of libpq, or password_env, password_file{hint}", str(key))
+            if isinstance(value, dict | list):
+                raise wrong("expected one value", key)
+        for field, alias in (("user", "username"), ("dbname", "database")):
+            if field in given and alias in given:
+                raise wrong(f"expected either {alias} or {field}: they are the same", field)
+        return {key: _as_libpq_writes(value) for key, value in given.items()}
+
+    @model_validator(mode="after")
+    def _resolve_password(self, info: ValidationInfo) -> ConnectionConfig:
+        given = [name for name in ("password", "password_env", "password_file") if getattr(self, name)]
+        if len(given) > 1:
+            raise wrong(f"expected only one of {', '.join(given)}", given[1])
+        if self.password:
+            self._password = self.password.get_secret_value()
+        elif self.password_env:
+            self._password = secret_from(info, self.password_env, "password_env")
+        elif self.password_file:
+            try:
+                self._password = self.password_file.read_text(encoding="utf-8").split("\n")[0].rstrip("\r")
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise wrong(
+                    f"expected a readable file, {self.password_file}: {why}", "password_file"
+                ) from None
+        return self
+
+    def keywords(self) -> dict[str, str]:
+        """As libpq wants them, secrets resolved."""
+        named = {"host": self.host, "port": self.port, "dbname": self.dbname, "user": self.user}
+        given = named | {"password": self._password} | (self.__pydantic_extra__ or {})
+        return {key: str(value) for key, value in given.items() if value is not None}
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for key, value in super().__repr_args__():
+            yield key, "***" if key in SECRETS and value is not None else value
+
+
+def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
+    """Both are allowed: the keywords complete the DSN. They name us, unless something else does."""
+    return make_conninfo(
+        dsn.get_secret_value() if dsn else "",
+        **{"fallback_application_name": "penstock"} | (connection.keywords() if connection else {}),
+    )
+
+
+def check_dsn(dsn: SecretStr) -> SecretStr:
+    """libpq's own words would quote a part of the DSN, and that may be the password."""
+    try:
+        given = conninfo_to_dict(dsn.get_secret_value())
+    except psycopg.Error:
+        raise ValueError(
+            "expected a connection string such as postgresql://user@host:5432/database; "
+            "special characters in it are percent-encoded"
+        ) from None
+    for keyword in OURS & given.keys():
+        raise ValueError(f"`{keyword}` is set by Penstock and cannot be given")
+    return dsn
+
+
+def _as_libpq_writes(value: object) -> object:
+    if isinstance(value, bool):
+        return str(int(value))
+    return str(value) if isinstance(value, int | float) else value

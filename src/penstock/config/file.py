@@ -1,0 +1,151 @@
+"""Reading the configuration file, so that whatever is wrong with it is said with its place.
+
+The file is composed twice over from one parse: as plain data for the models, and as the line of each key.
+Overrides from the environment are laid over the data; an error in one of them names the variable instead
+of a line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.config.environment import Path as KeyPath
+from penstock.config.environment import override
+from penstock.config.models import Config
+from penstock.config.reference import Key, keys
+from penstock.model.errors import ConfigError, without_secrets
+
+_SECRET = ("password", "dsn", "url", "secret", "token")
+_SAID = {
+    "tuple_type": "expected a list",
+    "dict_type": "expected keys below it",
+    "model_type": "expected keys below it",
+}
+
+
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+    """The configuration in the file, or a `ConfigError` that lists everything wrong with it."""
+    document = _read(path)
+    places = {at: f"{path}:{line}" for at, line in document.lines.items()}
+    data, variables = override(document.data, environ)
+    places |= {at: f"environment variable {variable}" for at, variable in variables.items()}
+    try:
+        return Config.model_validate(data, context={"environ": environ})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+    known = keys(Config)
+    said = dict.fromkeys(_problem(problem, places, known) for problem in problems)
+    raise ConfigError("\n".join(said))
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    data: dict[str, Any]
+    lines: dict[KeyPath, int]
+
+
+def _read(path: Path) -> _Document:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a configuration file: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected text in UTF-8, byte {error.start} is not") from None
+    loader = yaml.SafeLoader(text)
+    try:
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            line = root.start_mark.line + 1 if root else 1
+            raise ConfigError(f"{path}:{line}: expected keys such as `pipeline:` and `sources:`")
+        lines = dict(_lines(root, ()))
+        doubled = [
+            f"{path}:{key.start_mark.line + 1}: {key.value}: expected once, it stands here a second time"
+            for key in _doubled(root)
+        ]
+        if doubled:
+            raise ConfigError("\n".join(doubled))
+        return _Document(loader.construct_document(root), {(): 1} | lines)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ConfigError(f"{path}:{line}: expected YAML: {error.problem or error.context}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}:1: expected YAML: {error}".splitlines()[0]) from None
+    finally:
+        loader.dispose()
+
+
+def _children(node: yaml.Node) -> Iterator[tuple[str | int, yaml.Node, yaml.Node]]:
+    """Key, the node that stands for it in the file, and its value."""
+    if isinstance(node, yaml.MappingNode):
+        yield from ((key.value, key, value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from ((place, value, value) for place, value in enumerate(node.value))
+
+
+def _lines(node: yaml.Node, at: KeyPath, inside: tuple[int, ...] = ()) -> Iterator[tuple[KeyPath, int]]:
+    if id(node) in inside:  # an alias to a node that it is in
+        return
+    for key, mark, value in _children(node):
+        yield (*at, key), mark.start_mark.line + 1
+        yield from _lines(value, (*at, key), (*inside, id(node)))
+
+
+def _doubled(node: yaml.Node, inside: tuple[int, ...] = ()) -> Iterator[yaml.Node]:
+    if id(node) in inside:
+        return
+    seen: set[str | int] = set()
+    for key, mark, value in _children(node):
+        if isinstance(key, str) and key in seen and key != "<<":
+            yield mark
+        seen.add(key)
+        yield from _doubled(value, (*inside, id(node)))
+
+
+def _problem(problem: ErrorDetails, places: Mapping[KeyPath, str], known: Mapping[KeyPath, Key]) -> str:
+    context = problem.get("ctx", {})
+    at: KeyPath = (*problem["loc"], *context.get("at", ()))
+    nearest = next(at[:length] for length in range(len(at), -1, -1) if at[:length] in places)
+    shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at).lstrip(".")
+    return f"{places[nearest]}: {shown + ': ' if shown else ''}{_said(problem, at, known)}"
+
+
+def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> str:
+    general = _general(at, known)
+    if problem["type"] == "missing":
+        return (
+            f"is missing; expected {known[general].description[:1].lower()}{known[general].description[1:]}"
+        )
+    if problem["type"] == "extra_forbidden":
+        siblings = [str(path[-1]) for path in known if path[:-1] == general[:-1] and len(path) == len(at)]
+        near = get_close_matches(str(at[-1]), siblings, 1)
+        return f"is not a key here; {f'`{near[0]}` is' if near else f'expected {_listed(siblings)}'}"
+    said = _SAID.get(problem["type"], problem["msg"])
+    said = said.removeprefix("Value error, ").replace("Input should be", "expected").split(", unable")[0]
+    given = problem["input"]
+    secret = any(word in str(part) for part in at for word in _SECRET)
+    if secret or "at" in problem.get("ctx", {}) or isinstance(given, dict | list | tuple):
+        return said
+    return f"{said}, found {without_secrets(repr(given))[:60]}"
+
+
+def _general(at: KeyPath, known: Mapping[KeyPath, Key]) -> KeyPath:
+    """The path as the reference has it, with `*` for a place in a list or a name in a mapping."""
+    general: KeyPath = ()
+    for part in at:
+        repeated = any(path[: len(general) + 1] == (*general, "*") for path in known)
+        general = (*general, "*" if repeated else part)
+    return general
+
+
+def _listed(words: list[str]) -> str:
+    return ", ".join(words[:-1]) + f" or {words[-1]}" if len(words) > 1 else "".join(words)

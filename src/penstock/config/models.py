@@ -1,0 +1,284 @@
+"""The configuration file as models: one class for each section, one field for each key.
+
+A field's description is its line in docs/configuration.md. Unknown keys are errors everywhere but in a
+destination, whose type decides what else it takes, and in `connection`, which takes whatever libpq does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    model_validator,
+)
+
+from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
+from penstock.config.quantities import Megabytes, Seconds
+from penstock.config.tables import TablesConfig
+from penstock.model.errors import ConfigError
+
+_SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+
+
+def _name(given: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", given):
+        raise ValueError("expected a name of letters, digits, _, - and .")
+    return given
+
+
+def _slot_name(given: str) -> str:
+    if not _SLOT_NAME.fullmatch(given):
+        raise ValueError("expected lower-case letters, digits and _, at most 63 of them")
+    return given
+
+
+def _on_or_off(given: object) -> object:
+    """YAML reads `on` and `off` as booleans."""
+    return {True: "on", False: "off"}.get(given, given) if isinstance(given, bool) else given
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Dsn = Annotated[SecretStr, AfterValidator(check_dsn)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ReplicationConfig(Section):
+    slot_name: Annotated[str, AfterValidator(_slot_name)] | None = Field(
+        default=None, description="The replication slot. Default: `penstock_<pipeline>_<source>`"
+    )
+    publication_name: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
+        default=None, description="The publication. Default: the slot's name"
+    )
+    create_publication: bool = Field(
+        default=True,
+        description="Create the publication and keep it in step with `tables`; if false, use it as it is",
+    )
+    on_slot_lost: Literal["error", "resync"] = Field(
+        default="error",
+        description="When the slot has lost changes: `error` stops, `resync` copies the tables anew",
+    )
+    streaming: bool = Field(
+        default=True, description="Let the server send large transactions while they are still in progress"
+    )
+    heartbeat: Seconds = Field(
+        default=10,
+        description="How often to write a heartbeat to the WAL, so that an idle slot moves; 0: never",
+    )
+    failover: bool = Field(
+        default=False, description="Make the slot one that standbys synchronise (PostgreSQL 17 and later)"
+    )
+
+
+class SourceConfig(Section):
+    name: Name = Field(description="The source's name, and the `sid` of its rows where sources meet")
+    dsn: Dsn | None = Field(default=None, description="The server, as a connection string: `postgresql://…`")
+    connection: ConnectionConfig | None = Field(
+        default=None,
+        description="The server, by libpq's keywords (any: `sslmode`, `service`, …); completes `dsn`",
+    )
+    replication: ReplicationConfig = Field(default=ReplicationConfig(), description="Slot and publication")
+    tables: TablesConfig = Field(default=TablesConfig(), description="Which tables")
+    ddl_capture: Annotated[Literal["on", "off", "auto"], BeforeValidator(_on_or_off)] = Field(
+        default="auto",
+        description="Record schema changes by event triggers; `auto`: where the role may create them",
+    )
+    startup_mode: Literal["auto", "force_reload", "streaming_only"] = Field(
+        default="auto",
+        description="`auto` copies what was not copied yet; `force_reload` all, `streaming_only` nothing",
+    )
+
+    _pipeline: str = PrivateAttr("")
+
+    @model_validator(mode="after")
+    def _reachable(self) -> SourceConfig:
+        if self.dsn is None and self.connection is None:
+            raise ValueError("expected `connection` or `dsn`")
+        return self
+
+    def conninfo(self) -> str:
+        """For libpq, with the password in it: not for any output."""
+        return conninfo(self.dsn, self.connection)
+
+    @property
+    def slot_name(self) -> str:
+        return self.replication.slot_name or default_slot_name(self._pipeline, self.name)
+
+    @property
+    def publication_name(self) -> str:
+        return self.replication.publication_name or self.slot_name
+
+
+class BatchControl(Section):
+    interval: Seconds = Field(default=1, description="How long a batch gathers at most")
+    max_batch_rows: int = Field(default=1_000_000, gt=0, description="Rows after which a batch ends")
+    max_batch_bytes: Megabytes = Field(
+        default=500_000_000,
+        alias="max_batch_size_mb",
+        description="Size after which a batch ends (MB, or `500MB`)",
+    )
+
+
+class DestinationTable(Section):
+    target: str | None = Field(default=None, description="Name at the destination. Default: the same")
+    kind: Literal["clone", "append", "history"] = Field(
+        default="clone",
+        description="`clone`: the same rows; `append`: nothing is deleted; `history`: every version",
+    )
+    where: str | None = Field(
+        default=None, description="Spark SQL over the row; a row that leaves the filter is removed"
+    )
+    set: dict[str, str] = Field(default={}, description="Spark SQL per column: masks, computed columns")
+    drop: tuple[str, ...] = Field(default=(), description="Columns that never leave")
+
+
+class DestinationConfig(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: Name = Field(description="The destination's name")
+    type: str = Field(description="`files`, `postgres`, `nats`, `python`, …; it decides on further keys")
+    tables: dict[str, DestinationTable] = Field(default={}, description="Per table (glob): how it arrives")
+    batch_control: BatchControl | None = Field(
+        default=None, description="The destination's own. Default: the pipeline's"
+    )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keys of its type, as they stand in the file."""
+        return self.__pydantic_extra__ or {}
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Its own keys by name only: any of them may hold a secret."""
+        yield from ((key, getattr(self, key)) for key in type(self).model_fields)
+        yield "options", tuple(self.options)
+
+
+class CopyConfig(Section):
+    workers: int = Field(default=4, gt=0, description="Tables copied at once, smallest first")
+    partition_bytes: Megabytes = Field(
+        default=64_000_000,
+        alias="partition_mb",
+        description="Size of the part of a table that one task copies",
+    )
+    batch_rows: int = Field(default=10_000, gt=0, description="Rows that a copy hands on at once")
+
+
+class SpoolConfig(Section):
+    path: Path = Field(default=Path(".penstock/spool"), description="Folder of the spool")
+    ack: Literal["destination", "spool"] = Field(
+        default="destination",
+        description="The slot follows the slowest `destination`, or the `spool` where that is durable enough",
+    )
+
+
+class StateConfig(Section):
+    url: SecretStr = Field(
+        default=SecretStr("sqlite:///.penstock/state.db"),
+        description="The store: `sqlite:///…` or `postgresql://…`",
+    )
+
+
+def _setting(given: object) -> object:
+    """Spark's settings are text: `true` and `200` need no quotes in the file."""
+    if isinstance(given, bool):
+        return str(given).lower()
+    return str(given) if isinstance(given, int | float) else given
+
+
+class SparkConfig(Section):
+    master: str = Field(default="local[*]", description="Spark's master")
+    conf: dict[str, Annotated[str, BeforeValidator(_setting)]] = Field(
+        default={}, description="Spark's settings"
+    )
+
+
+class MonitoringConfig(Section):
+    host: str = Field(default="127.0.0.1", description="Address that the HTTP server listens on")
+    port: int = Field(default=8080, ge=0, le=65535, description="Its port; 0: any free one")
+    token_env: str | None = Field(
+        default=None, description="Environment variable that holds the bearer token"
+    )
+
+    _token: str | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _resolve_token(self, info: ValidationInfo) -> MonitoringConfig:
+        if self.token_env:
+            self._token = secret_from(info, self.token_env, "token_env")
+        return self
+
+    @property
+    def token(self) -> str | None:
+        return self._token
+
+
+class RetryConfig(Section):
+    initial: Seconds = Field(default=1, description="Pause before the first retry; it doubles")
+    max: Seconds = Field(default=60, description="Longest pause")
+    attempts: int = Field(default=5, ge=0, description="Retries before a table is left `errored`")
+
+
+class Config(Section):
+    pipeline: Name = Field(description="The pipeline's name")
+    sources: tuple[SourceConfig, ...] = Field(description="One or many")
+    destinations: tuple[DestinationConfig, ...] = Field(
+        default=(), description="Each follows the slot at its own pace"
+    )
+    batch_control: BatchControl = Field(default=BatchControl(), description="When a batch is complete")
+    initial_copy: CopyConfig = Field(
+        default=CopyConfig(), alias="copy", description="The copy of whole tables"
+    )
+    spool: SpoolConfig = Field(default=SpoolConfig(), description="Where changes wait for their destinations")
+    state: StateConfig = Field(default=StateConfig(), description="Where Penstock remembers")
+    spark: SparkConfig = Field(default=SparkConfig(), description="The engine")
+    monitoring: MonitoringConfig = Field(default=MonitoringConfig(), description="Health, metrics, dashboard")
+    retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")
+
+    def source(self, name: str | None = None) -> SourceConfig:
+        """The source of that name; without a name the only one."""
+        found = [source for source in self.sources if name in (None, source.name)]
+        if len(found) == 1:
+            return found[0]
+        names = ", ".join(source.name for source in self.sources)
+        raise ConfigError(f"expected one of the sources {names}{f', found {name}' if name else ''}")
+
+    @model_validator(mode="after")
+    def _names(self) -> Config:
+        if not self.sources:
+            raise wrong("expected at least one source", "sources")
+        for section, named in (("sources", self.sources), ("destinations", self.destinations)):
+            names = [one.name for one in named]
+            for place, name in enumerate(names):
+                if name in names[:place]:
+                    raise wrong(f"expected another name, {name} is taken", section, place, "name")
+        slots: set[tuple[str, str]] = set()
+        for place, source in enumerate(self.sources):
+            source._pipeline = self.pipeline
+            slot = source.conninfo(), source.slot_name
+            if slot in slots:
+                said = f"expected a slot_name of its own, {source.slot_name} is taken on this server"
+                raise wrong(said, "sources", place, "replication", "slot_name")
+            slots.add(slot)
+        return self
+
+
+def default_slot_name(pipeline: str, source: str) -> str:
+    """`penstock_<pipeline>_<source>` in what PostgreSQL allows; a name cut short keeps itself apart."""
+    wanted = re.sub(r"[^a-z0-9_]", "_", f"penstock_{pipeline}_{source}".lower())
+    if len(wanted) <= 63:
+        return wanted
+    return f"{wanted[:54]}_{hashlib.sha256(f'{pipeline}/{source}'.encode()).hexdigest()[:8]}"

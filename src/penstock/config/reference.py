@@ -1,0 +1,68 @@
+"""Every key of the configuration with its default and meaning: for messages, and for the documentation.
+
+`python -m penstock.config` prints the table of docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+
+_DURATIONS = {"interval", "heartbeat", "initial", "max"}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    path: tuple[str, ...]
+    """`*` stands for a place in a list or a name in a mapping."""
+    default: str
+    description: str
+
+    def __str__(self) -> str:
+        return ".".join(self.path).replace(".*", "[]")
+
+
+def keys(model: type[BaseModel]) -> dict[tuple[str | int, ...], Key]:
+    return {key.path: key for key in _keys(model, ())}
+
+
+def _keys(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Key]:
+    for name, field in model.model_fields.items():
+        path = (*at, field.alias or name)
+        yield Key(path, _default(path[-1], field), field.description or "")
+        below = _model(field.annotation)
+        if below is not None:
+            repeated = any(kind in str(field.annotation) for kind in ("tuple[", "dict["))
+            yield from _keys(below, (*path, "*") if repeated else path)
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """The model in an annotation such as `X`, `X | None`, `tuple[X, ...]` or `dict[str, X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model(part))), None)
+
+
+def _default(name: str, field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel) or value is None or value in ((), {}):
+        return ""
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if name.endswith("_mb"):
+        value //= 10**6
+    if name in _DURATIONS:
+        return f"`{value:g}s`"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def table(model: type[BaseModel]) -> str:
+    """Markdown."""
+    rows = [f"| `{key}` | {key.default} | {key.description} |" for key in keys(model).values()]
+    return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])

@@ -1,0 +1,75 @@
+"""Which tables of a source are captured: globs over `schema.table`, and whole schemas.
+
+A pattern is a glob for the schema, a dot, a glob for the table: `public.*`, `shop_*.order?`. Without a dot
+it is a table of `public`. A part in double quotes is taken literally, for names that hold a dot or a star.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from penstock.model import TableName
+
+SYSTEM_SCHEMAS = ("pg_*", "information_schema", "cdc_registry", "penstock")
+"""Never captured: PostgreSQL's own, and ours."""
+
+_QUOTED = r'"(?:[^"]|"")+"'
+_PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)?({_QUOTED}|[^"]+)')
+
+
+def _pattern(text: str) -> str:
+    if not _PATTERN.fullmatch(text):
+        raise ValueError('expected a pattern such as public.* or "My Schema"."my.table"')
+    return text
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+
+
+class TablesConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    include: tuple[Pattern, ...] = Field(
+        default=(), description="Tables to capture, as globs. Without it and `include_schemas`: every table"
+    )
+    exclude: tuple[Pattern, ...] = Field(default=(), description="Tables not to capture, although included")
+    include_schemas: tuple[str, ...] = Field(
+        default=(), description="Schemas of which to capture every table"
+    )
+    exclude_schemas: tuple[str, ...] = Field(default=(), description="Schemas of which to capture no table")
+    require_primary_key: bool = Field(
+        default=True, description="Refuse, by name, a table whose updates and deletes cannot be followed"
+    )
+
+    def matches(self, table: TableName) -> bool:
+        if any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS):
+            return False
+        if table.schema in self.exclude_schemas or _any(self.exclude, table):
+            return False
+        everything = not self.include and not self.include_schemas
+        return everything or table.schema in self.include_schemas or _any(self.include, table)
+
+    def __str__(self) -> str:
+        wanted = (*self.include, *(f"{schema}.*" for schema in self.include_schemas)) or ("*.*",)
+        unwanted = (*self.exclude, *(f"{schema}.*" for schema in self.exclude_schemas))
+        return ", ".join(wanted) + (f" without {', '.join(unwanted)}" if unwanted else "")
+
+
+def _any(patterns: tuple[str, ...], table: TableName) -> bool:
+    return any(_matches(pattern, table) for pattern in patterns)
+
+
+def _matches(pattern: str, table: TableName) -> bool:
+    found = _PATTERN.fullmatch(pattern)
+    assert found is not None
+    return _part(found[1] or "public", table.schema) and _part(found[2], table.name)
+
+
+def _part(pattern: str, name: str) -> bool:
+    if pattern.startswith('"'):
+        return pattern[1:-1].replace('""', '"') == name
+    return fnmatchcase(name, pattern)

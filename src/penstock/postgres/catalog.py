@@ -1,0 +1,293 @@
+"""What the source's catalog says of its tables.
+
+Four statements, each for all tables at once: tables, columns, constraints, indexes. `matching` has every
+table that the configuration's globs choose, `tables` those of them that logical replication can follow:
+unlogged and foreign tables have no changes in the WAL, and a partition comes with the table that it is
+part of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from penstock.config import TablesConfig
+from penstock.model import ReplicaIdentity, TableId, TableName
+from penstock.postgres.connection import Connection
+
+
+class TableKind(StrEnum):
+    ORDINARY = "r"
+    PARTITIONED = "p"
+    FOREIGN = "f"
+
+
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    number: int
+    """`attnum`: it stays with the column through renames, and leaves gaps where columns were dropped."""
+    name: str
+    type: str
+    """As one would declare it: `numeric(10,2)`, `character varying(20)[]`."""
+    type_oid: int
+    modifier: int
+    domain_of: str | None
+    """The base type, if the type is a domain."""
+    labels: tuple[str, ...]
+    """The values of an enum, in order; also where it is under a domain or in an array."""
+    nullable: bool
+    default: str | None
+    generated: str | None
+    """The expression of a generated column."""
+    stored: bool
+    """Whether a generated column is stored; a virtual one is never in the WAL."""
+    identity: str | None
+    """`always` or `by default`"""
+    collation: str | None
+    """Where it is not the type's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    name: str
+    columns: tuple[str, ...]
+    definition: str
+    references: TableName | None = None
+    """Of a foreign key: the other table, and its columns."""
+    referenced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    name: str
+    columns: tuple[str, ...]
+    """The key's columns; an expression has no name here."""
+    definition: str
+    unique: bool
+    primary: bool
+    valid: bool
+    replica_identity: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    id: TableId
+    name: TableName
+    kind: TableKind
+    unlogged: bool
+    owner: str
+    identity: ReplicaIdentity
+    identified: bool
+    """Whether an update or delete tells which row it was, in every partition."""
+    ancestors: tuple[TableName, ...]
+    """The partitioned tables that it is a part of, the nearest first."""
+    row_security: bool
+    row_security_forced: bool
+    row_security_applies: bool
+    """Whether it hides rows from the role that asks."""
+    estimated_rows: int | None
+    """None if it was never analysed."""
+    bytes: int
+    """On disk, with TOAST and all partitions, without indexes."""
+    columns: tuple[TableColumn, ...] = ()
+    primary_key: Constraint | None = None
+    unique: tuple[Constraint, ...] = ()
+    foreign_keys: tuple[Constraint, ...] = ()
+    checks: tuple[Constraint, ...] = ()
+    indexes: tuple[Index, ...] = ()
+
+    @property
+    def root(self) -> TableName | None:
+        return self.ancestors[-1] if self.ancestors else None
+
+    @property
+    def logged(self) -> bool:
+        """Whether its changes are in the WAL at all."""
+        return self.kind is not TableKind.FOREIGN and not self.unlogged
+
+    @property
+    def identity_index(self) -> Index | None:
+        """The index of which the replica identity is made, if there is one."""
+        if self.identity is ReplicaIdentity.DEFAULT:
+            return next((index for index in self.indexes if index.primary), None)
+        return next((index for index in self.indexes if index.replica_identity), None)
+
+
+def tables(connection: Connection, selection: TablesConfig) -> list[Table]:
+    """The tables to capture: what a publication is made of."""
+    return captured(matching(connection, selection))
+
+
+def captured(matched: list[Table]) -> list[Table]:
+    names = {table.name for table in matched}
+    return [table for table in matched if table.logged and names.isdisjoint(table.ancestors)]
+
+
+def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
+    """Every table that is chosen, whether or not it can be followed, with all its details."""
+    names = connection.execute(_NAMES).fetchall()
+    oids = [row[0] for row in names if selection.matches(TableName(row[1], row[2]))]
+    found = [_table(row) for row in connection.execute(_TABLES, (oids,))]
+    columns = _by_table(connection, _COLUMNS, oids)
+    constraints = _by_table(connection, _CONSTRAINTS, oids)
+    indexes = _by_table(connection, _INDEXES, oids)
+    return [_detailed(t, columns[t.id], constraints[t.id], indexes[t.id]) for t in found]
+
+
+def _by_table(connection: Connection, statement: str, oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
+    rows: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    for table, *row in connection.execute(statement.encode(), (oids,)):
+        rows[table].append(tuple(row))
+    return rows
+
+
+def _table(row: tuple[Any, ...]) -> Table:
+    oid, schema, name, kind, unlogged, owner, identity, identified, ancestors, security, rows, size = row
+    return Table(
+        id=TableId(oid),
+        name=TableName(schema, name),
+        kind=TableKind(kind),
+        unlogged=unlogged,
+        owner=owner,
+        identity=ReplicaIdentity(identity),
+        identified=identified,
+        ancestors=tuple(TableName(*ancestor) for ancestor in ancestors or ()),
+        row_security=security[0],
+        row_security_forced=security[1],
+        row_security_applies=security[2],
+        estimated_rows=None if rows is None or rows < 0 else rows,
+        bytes=size,
+    )
+
+
+def _detailed(
+    table: Table,
+    columns: list[tuple[Any, ...]],
+    constraints: list[tuple[Any, ...]],
+    indexes: list[tuple[Any, ...]],
+) -> Table:
+    kinds: dict[str, list[Constraint]] = defaultdict(list)
+    for kind, name, own, definition, schema, other, others in constraints:
+        references = TableName(schema, other) if kind == "f" else None
+        kinds[kind].append(Constraint(name, tuple(own), definition, references, tuple(others)))
+    return replace(
+        table,
+        columns=tuple(TableColumn(*_frozen(row)) for row in columns),
+        primary_key=kinds["p"][0] if kinds["p"] else None,
+        unique=tuple(kinds["u"]),
+        foreign_keys=tuple(kinds["f"]),
+        checks=tuple(kinds["c"]),
+        indexes=tuple(Index(*_frozen(row)) for row in indexes),
+    )
+
+
+def _frozen(row: tuple[Any, ...]) -> Iterator[Any]:
+    return (tuple(value) if isinstance(value, list) else value for value in row)
+
+
+_NAMES = """
+    select c.oid, n.nspname, c.relname
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    where c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't'
+"""
+
+# A partitioned table has no rows of its own: size, rows and identity are those of its leaves.
+_TABLES = """
+    select c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence = 'u', pg_get_userbyid(c.relowner),
+           c.relreplident::text, coalesce(leaf.identified, true),
+           (select array_agg(array[an.nspname, ac.relname] order by a.place)
+            from pg_partition_ancestors(c.oid) with ordinality a (oid, place)
+            join pg_class ac on ac.oid = a.oid
+            join pg_namespace an on an.oid = ac.relnamespace
+            where a.oid <> c.oid),
+           array[c.relrowsecurity, c.relforcerowsecurity, row_security_active(c.oid)],
+           leaf.rows, coalesce(leaf.bytes, 0)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    cross join lateral (
+        select bool_and(l.relreplident = 'f' or exists (
+                   select from pg_index i
+                   where i.indrelid = l.oid
+                     and case l.relreplident when 'd' then i.indisprimary
+                                             when 'i' then i.indisreplident end)) as identified,
+               sum(greatest(l.reltuples, 0))::int8 - case when bool_and(l.reltuples < 0) then 1 else 0 end
+                   as rows,
+               sum(pg_table_size(l.oid))::int8 as bytes
+        from pg_class l
+        where case c.relkind
+                  when 'p' then l.oid in (select relid from pg_partition_tree(c.oid) where isleaf)
+                            and l.relkind = 'r'
+                  else l.oid = c.oid end
+    ) leaf
+    where c.oid = any(%s)
+    order by n.nspname, c.relname
+"""
+
+_COLUMNS = """
+    select a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod,
+           case when t.typtype = 'd' then chain.base end,
+           array(select e.enumlabel::text from pg_enum e
+                 where e.enumtypid = any(chain.oids) order by e.enumsortorder),
+           not (a.attnotnull or chain.not_null),
+           case when a.attgenerated = '' then pg_get_expr(d.adbin, d.adrelid) end,
+           case when a.attgenerated <> '' then pg_get_expr(d.adbin, d.adrelid) end,
+           a.attgenerated = 's',
+           case a.attidentity when 'a' then 'always' when 'd' then 'by default' end,
+           case when a.attcollation <> t.typcollation
+                then (select format('%%I.%%I', n.nspname, l.collname)
+                      from pg_collation l join pg_namespace n on n.oid = l.collnamespace
+                      where l.oid = a.attcollation) end
+    from pg_attribute a
+    join pg_type t on t.oid = a.atttypid
+    left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+    cross join lateral (
+        -- the type, what its domains stand for, and what its array holds
+        with recursive below (oid, modifier, in_array) as (
+            select t.oid, a.atttypmod, false
+            union all
+            select case o.typtype when 'd' then o.typbasetype else o.typelem end,
+                   case o.typtype when 'd' then o.typtypmod else below.modifier end,
+                   below.in_array or o.typtype <> 'd'
+            from below
+            join pg_type o on o.oid = below.oid
+            where o.typtype = 'd' or o.typcategory = 'A'
+        )
+        select array_agg(b.oid) as oids,
+               bool_or(b.typnotnull) filter (where not in_array) as not_null,
+               min(format_type(b.oid, modifier)) filter (where not in_array and b.typtype <> 'd') as base
+        from below
+        join pg_type b on b.oid = below.oid
+    ) chain
+    where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped
+    order by a.attrelid, a.attnum
+"""
+
+_CONSTRAINTS = """
+    select c.conrelid, c.contype::text, c.conname,
+           array(select a.attname::text from unnest(c.conkey) with ordinality k (number, place)
+                 join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place),
+           pg_get_constraintdef(c.oid), n.nspname, f.relname,
+           array(select a.attname::text from unnest(c.confkey) with ordinality k (number, place)
+                 join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number order by k.place)
+    from pg_constraint c
+    left join pg_class f on f.oid = c.confrelid
+    left join pg_namespace n on n.oid = f.relnamespace
+    where c.conrelid = any(%s) and c.contype in ('p', 'u', 'f', 'c')
+    order by c.conrelid, c.conname
+"""
+
+_INDEXES = """
+    select i.indrelid, c.relname,
+           array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality k (number, place)
+                 join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+                 where k.place <= i.indnkeyatts order by k.place),
+           pg_get_indexdef(i.indexrelid), i.indisunique, i.indisprimary, i.indisvalid, i.indisreplident
+    from pg_index i
+    join pg_class c on c.oid = i.indexrelid
+    where i.indrelid = any(%s)
+    order by i.indrelid, c.relname
+"""

@@ -1,0 +1,122 @@
+"""Connections to the source, and what their errors mean to an operator.
+
+Every connection speaks with the same session settings, because the spool keeps values as the text that
+PostgreSQL sends: two sessions that print a timestamp differently would store it differently. The settings
+travel in libpq's `options`, so that a replication connection has them from its first message on.
+
+The server says why it refuses a *statement* with an SQLSTATE. Why it refuses a *connection* libpq tells
+only in words, so `explain` also knows those words; what it does not recognise counts as a lost connection
+and is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from penstock.model.errors import (
+    AccessDenied,
+    ConnectionFailed,
+    NotReady,
+    PenstockError,
+    SlotInUse,
+    without_secrets,
+)
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+SESSION_OPTIONS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "extra_float_digits": "3",
+    "bytea_output": "hex",
+    "timezone": "UTC",
+    "lc_monetary": "C",
+    "client_encoding": "UTF8",
+}
+
+CONNECT_TIMEOUT = "10"
+
+_LOST = re.compile(r"08...|57P0[1-5]|53300")
+_DENIED = re.compile(r"28...|3D000|42501")
+_DENIED_WORDS = re.compile(
+    r"authentication failed|no password supplied|password is empty|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r'|(role|database) ".*" does not exist|not permitted to log in|permission denied'
+    r"|must be superuser|is not currently accepting connections",
+    re.IGNORECASE,
+)
+
+
+def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
+    """Connect with our session settings; what goes wrong is `ConnectionFailed` or `AccessDenied`."""
+    try:
+        connection = psycopg.connect(with_session(conninfo), autocommit=autocommit)
+        settle(connection.pgconn)
+    except psycopg.Error as error:
+        raise explain(error) from None
+    return connection
+
+
+def with_session(conninfo: str) -> str:
+    """The same connection with our settings in `options`, after the user's own, so that ours win."""
+    given = conninfo_to_dict(conninfo)
+    ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
+    theirs = given.get("options") or _default("options")
+    given["options"] = f"{theirs} {ours}" if theirs else ours
+    given["client_encoding"] = SESSION_OPTIONS["client_encoding"]
+    if not (given.get("connect_timeout") or _default("connect_timeout")):
+        given["connect_timeout"] = CONNECT_TIMEOUT
+    return make_conninfo("", **given)
+
+
+def replication_conninfo(conninfo: str) -> str:
+    """A connection that speaks the replication protocol, and SQL, in its database."""
+    return make_conninfo(with_session(conninfo), replication="database")
+
+
+def settle(pgconn: pq.abc.PGconn) -> None:
+    """Set what the environment overrode: libpq sends PGDATESTYLE and PGTZ past our `options`."""
+    reported = {"datestyle": b"DateStyle", "intervalstyle": b"IntervalStyle", "timezone": b"TimeZone"}
+    for name, parameter in reported.items():
+        wanted = SESSION_OPTIONS[name]
+        if not (pgconn.parameter_status(parameter) or b"").decode().startswith(wanted):
+            pgconn.exec_(f"set {name} to '{wanted}'".encode())
+
+
+def explain(error: psycopg.Error) -> PenstockError:
+    """The error as a sentence for the operator, without secrets, of the kind whose policy fits."""
+    state = error.sqlstate or ""
+    reason = _sentence(error)
+    if _LOST.fullmatch(state):
+        return ConnectionFailed(reason)
+    if _DENIED.fullmatch(state):
+        return AccessDenied(reason)
+    if state == "55006":
+        return SlotInUse(reason)
+    if state == "53400":
+        return NotReady(reason)
+    if state or not isinstance(error, psycopg.OperationalError):
+        return PenstockError(reason)
+    needs_password = error.pgconn is not None and error.pgconn.needs_password
+    return (AccessDenied if needs_password or _DENIED_WORDS.search(reason) else ConnectionFailed)(reason)
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """What the server said, in one line; where a name has several addresses, once for each that differs."""
+    if error.diag.message_primary:
+        parts = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
+        text = ". ".join(part.rstrip(".") for part in parts if part)
+    else:
+        lines = (re.sub(r"^- |^multiple connection .*", "", line.strip()) for line in str(error).splitlines())
+        text = "; ".join(dict.fromkeys(line for line in lines if line))
+    return without_secrets(text).rstrip(".")
+
+
+def _default(keyword: str) -> str:
+    """What libpq would take from the environment."""
+    values = {option.keyword.decode(): option.val for option in pq.Conninfo.get_defaults()}
+    return (values[keyword] or b"").decode()

@@ -1,0 +1,68 @@
+"""The checks behind `penstock check`: whether a source can be captured as it is, and what to do if not.
+
+Each check is a small function from a `Situation` to a `Check`, or to None where it does not apply. They run
+in one read-only transaction and change nothing on the server; what a check cannot find out is a failure of
+that check alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+
+from penstock.config import SourceConfig
+from penstock.model.errors import PenstockError
+from penstock.postgres import catalog
+from penstock.postgres.connection import connect, explain, replication_conninfo
+from penstock.postgres.preflight import disk, replication, server, tables
+from penstock.postgres.preflight.check import Check, CheckFunction, Outcome, Situation, failure, ok
+
+__all__ = ["Check", "Outcome", "Situation", "run"]
+
+CHECKS = (*server.CHECKS, *tables.CHECKS, *replication.CHECKS, *disk.CHECKS)
+
+
+def run(source: SourceConfig, spool: Path) -> list[Check]:
+    """Every check for one source, in order. Without a connection there is one only."""
+    try:
+        with connect(source.conninfo(), autocommit=False) as connection:
+            connection.read_only = True
+            connection.execute("set local statement_timeout = '30s'")
+            situation = Situation(connection, source, spool, catalog.matching(connection, source.tables))
+            checks = (_attempt(check, situation) for check in CHECKS)
+            return [
+                ok("connection", f"{connection.info.dbname} on {_where(connection.info)}"),
+                _replication_connection(source),
+                *(check for check in checks if check),
+            ]
+    except PenstockError as error:
+        return [failure("connection", error.reason, error.remedy)]
+    except psycopg.Error as error:
+        return [failure("connection", explain(error).reason, "")]
+
+
+def _attempt(check: CheckFunction, situation: Situation) -> Check | None:
+    try:
+        with situation.connection.transaction():
+            return check(situation)
+    except psycopg.Error as error:
+        explained = explain(error)
+        name = check.__name__.replace("_", " ")
+        return failure(name, f"could not be checked: {explained.reason}", explained.remedy)
+
+
+def _replication_connection(source: SourceConfig) -> Check:
+    """A walsender answers: the role may replicate, and pg_hba.conf lets it in."""
+    name = "replication connection"
+    try:
+        with psycopg.connect(replication_conninfo(source.conninfo()), autocommit=True) as connection:
+            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            return ok(name, f"system {row[0]}, timeline {row[1]}" if row else "")
+    except psycopg.Error as error:
+        explained = explain(error)
+        return failure(name, explained.reason, explained.remedy)
+
+
+def _where(info: psycopg.ConnectionInfo) -> str:
+    return info.host if info.host.startswith("/") else f"{info.host}:{info.port}"

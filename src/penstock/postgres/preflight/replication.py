@@ -1,0 +1,123 @@
+"""Whether publication and slot are there, or can be made, and hold what they should."""
+
+from __future__ import annotations
+
+from penstock.postgres import publication as publications
+from penstock.postgres import slot as slots
+from penstock.postgres.preflight.check import (
+    Check,
+    CheckFunction,
+    Situation,
+    failure,
+    ok,
+    size,
+    some,
+    warning,
+)
+
+
+def publication(now: Situation) -> Check:
+    name = now.source.publication_name
+    if now.publication is None and not now.source.replication.create_publication:
+        return failure(
+            "publication",
+            f"{name} does not exist",
+            "Create it, or set create_publication: true and let Penstock do it",
+        )
+    if now.publication is None:
+        return _can_make(now, f"{name} will be created") or ok("publication", f"{name} will be created")
+    return _existing(now, now.publication)
+
+
+def _can_make(now: Situation, detail: str) -> Check | None:
+    """A failure where the role lacks what `create publication` asks for."""
+    if not now.one("select has_database_privilege(current_database(), 'create')"):
+        return failure(
+            "publication",
+            f"{detail}, but the role may not create anything in this database",
+            "Run: grant create on database … to …; or create it yourself, with create_publication: false",
+        )
+    return _owns(now, [table.id for table in now.captured], detail)
+
+
+def _owns(now: Situation, tables: list[int], detail: str) -> Check | None:
+    rows = now.connection.execute(
+        """
+        select format('%%I.%%I', n.nspname, c.relname)
+        from pg_class c
+        join pg_namespace n on n.oid = c.relnamespace
+        where c.oid = any(%s) and not pg_has_role(c.relowner, 'usage')
+        """,
+        (tables,),
+    )
+    foreign = [row[0] for row in rows]
+    if not foreign:
+        return None
+    return failure(
+        "publication",
+        f"{detail}, but the role does not own {some(foreign)}",
+        "Make the role a member of the owner; or let the owner do it, with create_publication: false",
+    )
+
+
+def _existing(now: Situation, found: publications.Publication) -> Check:
+    published = {entry.table for entry in publications.tables(now.connection, found.name)}
+    parts = {table.name: table.ancestors for table in now.matched}
+    covered = published | {above for name in published for above in parts.get(name, ())}
+    missing = [table for table in now.captured if table.name not in covered]
+    chosen = {table.name for table in now.captured}
+    beyond = {name for name in published if chosen.isdisjoint({name, *parts.get(name, ())})}
+    if now.makes_publication and (missing or beyond):
+        detail = f"{found.name} will be adjusted: {len(missing)} tables more, {len(beyond)} fewer"
+        return _owns(now, [table.id for table in missing], detail) or ok("publication", detail)
+    if missing:
+        return (failure if len(missing) == len(now.captured) else warning)(
+            "publication",
+            f"{found.name} is not Penstock's to alter, and lacks {some(table.name for table in missing)}",
+            "Run: alter publication … add table …",
+        )
+    silent = {"insert", "update", "delete", "truncate"} - found.actions
+    if silent:
+        return warning(
+            "publication",
+            f"{found.name} does not publish {some(silent)}",
+            "Run: alter publication … set (publish = 'insert, update, delete, truncate')",
+        )
+    if beyond:
+        return warning(
+            "publication",
+            f"{found.name} also publishes {some(beyond)}, which the configuration does not choose",
+            "Include them, or run: alter publication … drop table …",
+        )
+    whose = "Penstock's" if found.ours else "used as it is"
+    return ok("publication", f"{found.name}, {whose}, {len(published)} tables")
+
+
+def slot(now: Situation) -> Check:
+    found, name = now.slot, now.source.slot_name
+    if found is None and now.source.replication.failover and now.version < 170000:
+        return failure("slot", "failover slots need PostgreSQL 17", "Set failover: false")
+    if found is None:
+        return ok("slot", f"{name} will be created")
+    lost = slots.loss(found)
+    if lost:
+        return failure(
+            "slot",
+            f"{name}: {lost}",
+            "Changes are lost: drop the slot and copy the tables anew, or choose another slot_name",
+        )
+    detail = f"{name}, {size(found.behind)} behind, keeps {size(found.retained)} of WAL"
+    if found.wal_status == "unreserved" or (found.safe_wal_size is not None and found.safe_wal_size < 0):
+        return warning("slot", f"{detail}, about to be lost", "Start the pipeline at once")
+    if found.active:
+        return ok("slot", f"{detail}, in use by process {found.active_pid}")
+    if found.failover != now.source.replication.failover:
+        return warning(
+            "slot",
+            f"{detail}, made with failover = {str(found.failover).lower()}, unlike the configuration",
+            "Change the configuration, or drop the slot and copy the tables anew",
+        )
+    return ok("slot", detail)
+
+
+CHECKS: tuple[CheckFunction, ...] = (publication, slot)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.model import Lsn
+from penstock.model.errors import PositionGone, SpoolInUse, WrongSpool
+from penstock.spool import segment
+from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.writer import SpoolWriter, is_captured
+from tests.spool import killed
+from tests.spool.rows import IDENTITY, START, transaction
+
+
+@contextmanager
+def writing(path: Path, segment_bytes: int = 1 << 20) -> Iterator[SpoolWriter]:
+    with closing(SpoolWriter(path, IDENTITY, START, segment_bytes)) as writer:
+        yield writer
+
+
+def commits(path: Path, start: Lsn = START, end: Lsn | None = None) -> list[tuple[int, int, int]]:
+    """(commit_lsn, seq, table) of all rows between two positions, in the order of the stream."""
+    with closing(Manifest.open(path)) as manifest:
+        found: list[tuple[int, int, int]] = []
+        for entry in manifest.entries(start, end or manifest.position):
+            for part in entry.segment.parts:
+                for batch in segment.read(path / entry.segment.file, part):
+                    columns = ("commit_lsn", "seq", "table_id")
+                    found += zip(*(batch[name].to_pylist() for name in columns), strict=True)
+        return sorted(found)
+
+
+def test_rows_are_seen_when_their_transaction_has_ended(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        writer.append(transaction(0x2000, 1, 2), ended=0, position=None)
+        writer.cut()
+        assert commits(tmp_path) == []
+        writer.append(transaction(0x3000, 1), ended=0, position=Lsn(0x2010))
+        writer.cut()
+        assert commits(tmp_path) == [(0x2000, 0, 1), (0x2000, 1, 2)]
+        assert writer.manifest.position == Lsn(0x2010)
+
+
+def test_a_transaction_larger_than_memory_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
+    with writing(tmp_path, segment_bytes=10_000) as writer:
+        for _ in range(50):
+            writer.append(transaction(0x2000, *range(1, 9), text="y" * 100), 0, None)
+            writer.relieve()
+        assert len(list(tmp_path.glob("*.parquet"))) > 3
+        assert commits(tmp_path) == []
+        writer.append(segment.EMPTY, 0, Lsn(0x2010))
+        writer.cut()
+        assert len(commits(tmp_path)) == 400
+
+
+def test_rows_of_a_table_are_contiguous_and_in_order(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        for commit in range(0x2000, 0x2100, 0x10):
+            writer.append(transaction(commit, 3, 1, 2, 1), 4, Lsn(commit + 8))
+        writer.cut()
+        (entry,) = writer.manifest.entries(START, writer.manifest.position)
+        assert [(part.table_id, part.rows) for part in entry.segment.parts] == [(1, 32), (2, 16), (3, 16)]
+        rows = [
+            row
+            for batch in segment.read(tmp_path / entry.segment.file, entry.segment.parts[0])
+            for row in batch.select(["commit_lsn", "seq"]).to_pylist()
+        ]
+        assert rows == sorted(rows, key=lambda row: (row["commit_lsn"], row["seq"]))
+
+
+def test_a_reader_is_given_whole_transactions_up_to_its_limit(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        for commit in (0x2000, 0x3000, 0x4000):
+            writer.append(transaction(commit, 1, 1, 1), 3, Lsn(commit + 8))
+            writer.cut()
+        assert writer.manifest.next_position(START, max_rows=1) == Lsn(0x2008)
+        assert writer.manifest.next_position(START, max_rows=6) == Lsn(0x3008)
+        assert writer.manifest.next_position(START) == Lsn(0x4008)
+        assert commits(tmp_path, Lsn(0x2008), Lsn(0x3008)) == [(0x3000, seq, 1) for seq in range(3)]
+
+
+def test_the_position_moves_on_without_rows_and_a_reader_stays(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        writer.append(segment.EMPTY, 0, Lsn(0x9000))
+        writer.cut()
+        assert writer.manifest.position == Lsn(0x9000)
+        assert writer.manifest.next_position(START) == START
+
+
+def test_segments_go_when_every_consumer_is_past_them(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer:
+        for commit in (0x2000, 0x3000):
+            writer.append(transaction(commit, 1), 1, Lsn(commit + 8))
+            writer.cut()
+        writer.manifest.register("slow", START)
+        writer.manifest.advance("fast", Lsn(0x3008))
+        assert writer.retire(min(writer.manifest.consumers().values())) == 0
+        writer.manifest.advance("slow", Lsn(0x2008))
+        writer.manifest.advance("slow", Lsn(0x1500))
+        assert writer.retire(min(writer.manifest.consumers().values())) == 1
+        assert commits(tmp_path, Lsn(0x2008)) == [(0x3000, 0, 1)]
+        with pytest.raises(PositionGone, match="the spool begins at 0/2008"):
+            writer.manifest.next_position(START)
+
+
+def test_a_position_from_another_spool_is_refused(tmp_path: Path) -> None:
+    with writing(tmp_path) as writer, pytest.raises(PositionGone, match="not the one"):
+        writer.manifest.next_position(Lsn(0x8000))
+
+
+def test_a_spool_never_mixes_two_sources(tmp_path: Path) -> None:
+    with writing(tmp_path):
+        pass
+    other = Identity("7000000000000000002", IDENTITY.database, IDENTITY.slot)
+    with pytest.raises(WrongSpool, match="belongs to system_id 7000000000000000001"):
+        SpoolWriter(tmp_path, other, START)
+
+
+def test_a_second_writer_is_told_who_holds_the_spool(tmp_path: Path) -> None:
+    with writing(tmp_path):
+        assert is_captured(tmp_path)
+        with pytest.raises(SpoolInUse, match=r"process \d+ captures"):
+            SpoolWriter(tmp_path, IDENTITY, START)
+    assert not is_captured(tmp_path)
+
+
+@pytest.mark.parametrize("point", killed.POINTS)
+def test_a_writer_killed_at_any_point_leaves_whole_transactions(tmp_path: Path, point: str) -> None:
+    child = subprocess.run([sys.executable, "-m", "tests.spool.killed", point, str(tmp_path)], check=False)
+    assert child.returncode == -signal.SIGKILL
+    with writing(tmp_path) as writer:
+        reached = writer.manifest.position
+        ended = [commit for commit in killed.COMMITS if Lsn(commit) < reached]
+        assert reached == (Lsn(ended[-1] + 8) if ended else START)
+        assert commits(tmp_path) == [(commit, seq, table) for commit in ended for seq, table in killed.ROWS]
+        on_disk = {path.name for path in tmp_path.iterdir() if path.suffix in (".parquet", ".tmp")}
+        assert on_disk == writer.manifest.files()
+        for commit in killed.COMMITS[len(ended) :]:
+            writer.append(killed.rows(commit), len(killed.ROWS), Lsn(commit + 8))
+        writer.cut()
+    assert commits(tmp_path) == [
+        (commit, seq, table) for commit in killed.COMMITS for seq, table in killed.ROWS
+    ]
