@@ -16,10 +16,11 @@ Both return the difference as text for people, empty where there is none.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,60 +28,43 @@ from typing import Any
 from psycopg import sql
 from tests.bed import Database
 
-from penstock.capture.messages import Reader
-from penstock.demo.proof import NO_NAME, Change, Rebuild, brief
-from penstock.model import ZERO, Lsn, ReplicaIdentity, TableId, TableName
+from penstock.capture.messages import HEARTBEAT_PREFIX, Reader
+from penstock.demo.proof import Rebuild, RebuiltTable, brief, describe
+from penstock.model import ZERO, Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.events import Row
 from penstock.postgres.connection import Connection, connect
 from penstock.spool import segment
-from penstock.spool.manifest import Manifest
-from penstock.spool.segment import BeforeKind, Op
+from penstock.spool.changes import Change, changes
+from penstock.spool.manifest import Entry, Manifest
+from penstock.spool.segment import BeforeKind, Op, Part
 
-DDL = "scenario.ddl"
-"""Messages of this prefix tell what a schema change did to the rows: the stream itself does not."""
-HEARTBEAT = "penstock.heartbeat"
+SCHEMA_CHANGES = TableName("public", "schema_changes")
+"""A row of this table tells what a schema change did to the rows of others: the stream itself does not."""
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
-_WHOLE_ROW = (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING)
 
 
 def changes_of_spool(path: Path, start: Lsn | None = None) -> Iterator[Change]:
-    """All that the spool holds, in order. That each part is in order by itself is asserted on the way."""
-    manifest = Manifest.open(path)
-    try:
-        schemas = manifest.schemas()
-        entries = manifest.entries(manifest.retired if start is None else start, manifest.position)
-    finally:
-        manifest.close()
-    rows = []
-    for entry in entries:
-        for part in entry.segment.parts:
-            batches = segment.read(path / entry.segment.file, part)
-            found = [row for batch in batches for row in batch.to_pylist()]
-            places = [(row["commit_lsn"], row["seq"]) for row in found]
-            assert places == sorted(places), f"{entry.segment.file} is not in order"
-            assert all(entry.start.value <= commit < entry.end.value for commit, _ in places), (
-                f"{entry.segment.file} holds what is not of [{entry.start}, {entry.end})"
-            )
-            rows += found
-    for row in sorted(rows, key=lambda row: (row["commit_lsn"], row["seq"])):
-        message = row["op"] == Op.MESSAGE
-        schema = None if message else schemas[TableId(row["table_id"]), row["schema_version"]]
-        yield Change(
-            commit_lsn=Lsn(row["commit_lsn"]),
-            seq=row["seq"],
-            op=Op(row["op"]),
-            table=schema.name if schema else NO_NAME,
-            columns=schema.column_names if schema else (),
-            key=tuple(c.name for c in schema.columns if c.key)
-            if schema and schema.identity not in _WHOLE_ROW
-            else (),
-            before_kind=BeforeKind(row["before_kind"]),
-            before=None if row["before"] is None else tuple(row["before"]),
-            after=None if row["after"] is None else tuple(row["after"]),
-            unchanged=tuple(row["unchanged"] or ()),
-            xid=row["xid"],
-            committed_at=row["committed_at"],
-        )
+    """All that the spool holds, in its order. That each part is in order by itself is asserted too."""
+    with closing(Manifest.open(path)) as manifest:
+        begin, end = manifest.retired if start is None else start, manifest.position
+        for entry in manifest.entries(begin, end):
+            for part in entry.segment.parts:
+                _assert_in_order(path, entry, part)
+        yield from changes(manifest, begin, end)
+
+
+def _assert_in_order(path: Path, entry: Entry, part: Part) -> None:
+    """Bulk readers take a part as it lies."""
+    batches = segment.read(path / entry.segment.file, part)
+    places = [
+        place
+        for batch in batches
+        for place in zip(batch["commit_lsn"].to_pylist(), batch["seq"].to_pylist(), strict=True)
+    ]
+    assert places == sorted(places), f"{entry.segment.file} is not in order"
+    assert entry.start.value <= places[0][0] <= places[-1][0] < entry.end.value, (
+        f"{entry.segment.file} holds what is not of [{entry.start}, {entry.end})"
+    )
 
 
 def text_rows(connection: Connection, table: TableName) -> tuple[tuple[str, ...], list[Row]]:
@@ -117,15 +101,12 @@ class Replica(Rebuild):
     def apply(self, changes: Iterable[Change]) -> None:
         for change in changes:
             super().apply([change])
-            if change.op is Op.MESSAGE and change.after and change.after[0] == DDL:
-                self._follow(json.loads(bytes.fromhex((change.after[2] or "")[2:])))
+            if change.table and change.table.name == SCHEMA_CHANGES and change.after:
+                self._follow(json.loads(change.after[1] or ""))
 
     def _follow(self, ddl: dict[str, Any]) -> None:
-        """What a schema change did to the rows of its tables (a partitioned one has several names)."""
-        for name in itertools.starmap(TableName, ddl["tables"]):
-            table = self.tables.get(name)
-            if table is None or not table.columns:
-                continue
+        """What a schema change did to the rows of its tables (a partitioned one's leaves are among them)."""
+        for table in (self.tables[id] for id in map(TableId, ddl["tables"]) if id in self.tables):
             match ddl["did"]:
                 case "add", column, value:
                     table.become((*table.columns, column), table.key, value)
@@ -134,8 +115,6 @@ class Replica(Rebuild):
                 case "rename", column, to:
                     table.columns = tuple(to if c == column else c for c in table.columns)
                     table.key = tuple(to if c == column else c for c in table.key)
-                case "move", to:
-                    self.tables[TableName(name.schema, to)] = self.tables.pop(name)
 
     def difference(self, source: Database, tables: Iterable[TableName]) -> str:
         """How the tables differ from the source, and what was wrong on the way."""
@@ -143,15 +122,19 @@ class Replica(Rebuild):
         with connect(source.dsn) as connection:
             for name in tables:
                 columns, rows = text_rows(connection, name)
-                table = self.tables.get(name)
-                if table is not None and table.columns and set(table.columns) != set(columns):
+                table = self.tables.get(_table_id(connection, name), RebuiltTable(columns))
+                if set(table.columns) != set(columns):
                     lines.append(f"{name}: columns {table.columns} where the source has {columns}")
                     continue
-                if table is not None:
-                    table.become(columns, table.key)
-                if found := rows_difference(rows, self.rows(name)):
+                table.become(columns, table.key)
+                if found := rows_difference(rows, table.rows()):
                     lines.append(f"{name}: {found}")
         return "\n".join(lines)
+
+
+def _table_id(connection: Connection, name: TableName) -> TableId:
+    quoted = sql.Identifier(name.schema, name.name).as_string(connection)
+    return TableId(connection.execute("select %s::regclass::oid", (quoted,)).fetchall()[0][0])
 
 
 class Ledger:
@@ -188,38 +171,49 @@ class Ledger:
 
 def sequence_difference(expected: Sequence[Change], actual: Sequence[Change], shown: int = 5) -> str:
     """Where two sequences of changes part, and what each has that the other has not."""
-    if expected == actual:
-        return ""
-    pairs = zip(expected, actual, strict=False)
+    pairs = zip(map(_said, expected), map(_said, actual), strict=False)
     at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(actual)))
+    if at == len(expected) == len(actual):
+        return ""
     lines = [f"{len(expected)} changes expected, {len(actual)} found; they part at number {at}"]
     for title, side in (("expected", expected), ("found", actual)):
-        lines += [f"  {title}:", *(f"    {change}" for change in side[max(at - 1, 0) : at + shown])]
+        lines += [f"  {title}:", *(f"    {describe(change)}" for change in side[max(at - 1, 0) : at + shown])]
     there, here = Counter(map(_place, expected)), Counter(map(_place, actual))
     for title, places in (("missing", there - here), ("too many", here - there)):
         if places:
-            named = ", ".join(f"{Lsn(commit)}#{seq}" for commit, seq in list(places.elements())[:shown])
+            named = ", ".join(f"{commit}#{seq}" for commit, seq in list(places.elements())[:shown])
             lines.append(f"  {title}: {places.total()} changes: {named}")
     return "\n".join(lines)
 
 
-def _place(change: Change) -> tuple[int, int]:
-    return change.commit_lsn.value, change.seq
+def _place(change: Change) -> tuple[Lsn, int]:
+    return change.commit_lsn, change.seq
+
+
+def _said(change: Change) -> tuple[object, ...]:
+    """What must be the same: not names of tables, since PostgreSQL goes on using a partitioned table's old
+    one for a while; not types and versions, which the ledger does not know; and an immediate message was
+    not committed at all."""
+    schema = change.table
+    shape = (schema.id, schema.column_names, schema.key) if schema else None
+    committed_at = change.committed_at if change.xid else None
+    rest = (change.before_kind, change.before, change.after, change.unchanged, change.xid, committed_at)
+    return (*_place(change), change.lsn, change.op, shape, *rest)
 
 
 class _Parser:
-    """pgoutput, protocol 1, into changes. Names and values only: no types, no versions."""
+    """pgoutput, protocol 1, into changes. Types are but their oids, and versions all the same."""
 
     def __init__(self) -> None:
-        self._tables: dict[int, tuple[TableName, tuple[str, ...], tuple[str, ...]]] = {}
+        self._tables: dict[int, TableSchema] = {}
         self._seq = 0
-        self._commit = ZERO
+        self._lsn = self._commit = ZERO
         self._time = _EPOCH
         self._xid = 0
 
     def parse(self, messages: Iterable[tuple[Lsn, bytes]]) -> Iterator[Change]:
-        for lsn, data in messages:
-            message = Reader(data, lsn)
+        for self._lsn, data in messages:
+            message = Reader(data, self._lsn)
             kind = chr(message.int8())
             if kind == "B":
                 self._commit, self._time = message.position(), _EPOCH + _microseconds(message)
@@ -233,53 +227,54 @@ class _Parser:
             elif kind == "M":
                 yield from self._message(message)
 
-    def _change(self, op: Op, table: int, **values: object) -> Change:
-        name, columns, key = self._tables[table] if table else (NO_NAME, (), ())
-        change = Change(self._commit, self._seq, op, name, columns, key, **values)  # type: ignore[arg-type]
+    def _change(self, op: Op, table: TableSchema | None, after: Row | None) -> Change:
         self._seq += 1
-        return change
+        return Change(
+            table, op, self._commit, self._lsn, self._seq - 1, self._xid, self._time,
+            BeforeKind.NONE, before=None, after=after, unchanged=(),
+        )  # fmt: skip
 
     def _relation(self, message: Reader) -> None:
-        table = message.uint32()
+        table = TableId(message.uint32())
         name = TableName(message.text() or "pg_catalog", message.text())
         identity = ReplicaIdentity(chr(message.int8()))
-        columns, key = [], []
+        columns = []
         for _ in range(message.int16()):
-            flags, column, _, _ = message.int8(), message.text(), message.uint32(), message.int32()
-            columns.append(column)
-            if flags & 1 and identity not in _WHOLE_ROW:
-                key.append(column)
-        self._tables[table] = name, tuple(columns), tuple(key)
+            flags, column = message.int8(), message.text()
+            type = ColumnType(message.uint32(), "", message.int32())
+            columns.append(Column(column, type, key=bool(flags & 1)))
+        self._tables[table] = TableSchema(table, 1, name, identity, tuple(columns))
 
     def _row(self, op: Op, message: Reader) -> Change:
-        table = message.uint32()
-        values: dict[str, object] = {"xid": self._xid, "committed_at": self._time}
+        change = self._change(op, self._tables[message.uint32()], None)
         tag = chr(message.int8())
         if tag in "KO":
-            values["before_kind"] = BeforeKind.KEY if tag == "K" else BeforeKind.FULL
-            values["before"], _ = _tuple(message)
+            kind = BeforeKind.KEY if tag == "K" else BeforeKind.FULL
+            change = replace(change, before_kind=kind, before=_tuple(message)[0])
             tag = chr(message.int8()) if op is Op.UPDATE else ""
         if tag == "N":
-            values["after"], values["unchanged"] = _tuple(message)
+            after, unchanged = _tuple(message)
+            change = replace(change, after=after, unchanged=unchanged)
         message.end()
-        return self._change(op, table, **values)
+        return change
 
     def _truncate(self, message: Reader) -> Iterator[Change]:
         count, options = message.int32(), message.int8()
         named = tuple(name for bit, name in ((1, "cascade"), (2, "restart identity")) if options & bit)
         for table in [message.uint32() for _ in range(count)]:
-            yield self._change(Op.TRUNCATE, table, after=named, xid=self._xid, committed_at=self._time)
+            yield self._change(Op.TRUNCATE, self._tables[table], named)
 
     def _message(self, message: Reader) -> Iterator[Change]:
         transactional, lsn, prefix = message.int8() == 1, message.position(), message.text()
         content = "\\x" + message.take(message.int32()).hex()
-        if prefix == HEARTBEAT:
+        if prefix == HEARTBEAT_PREFIX:
             return
-        if transactional:
-            after = (prefix, "transactional", content)
-            yield self._change(Op.MESSAGE, 0, after=after, xid=self._xid, committed_at=self._time)
-        else:
-            yield Change(lsn, 0, Op.MESSAGE, NO_NAME, after=(prefix, "immediate", content))
+        said = (prefix, "transactional" if transactional else "immediate", content)
+        change = self._change(Op.MESSAGE, None, said)
+        if not transactional:
+            # It comes with the end of its record, where the next commit may begin: its last byte is its own.
+            change = replace(change, commit_lsn=Lsn(lsn.value - 1), seq=0, xid=0)
+        yield change
 
 
 def _microseconds(message: Reader) -> timedelta:

@@ -10,8 +10,8 @@ books of its own: it reads the tables' shape from the catalog, and again after e
 failure, so that writers may change schemas under each other's feet and servers may die. What races must
 end in (a deadlock, a column that is gone) ends that transaction only.
 
-The first column of every table is an integer to find rows by. Schema changes tell the checker by a logical
-message in their own transaction what they did to the rows, since the stream does not.
+The first column of every table is an integer to find rows by. Schema changes tell the checker by a row in
+the table `schema_changes` what they did to the rows of others, since the stream does not.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from random import Random
 import psycopg
 from psycopg import sql
 from tests.bed import Database
+from tests.checker import SCHEMA_CHANGES
 from tests.writer import EXPECTED, RACES, Writer
 
 from penstock.model import TableName
@@ -71,6 +72,8 @@ _TABLES: dict[TableName, str] = {
     ODD: f"""
         create table {{0}} ("select" integer primary key, "Größe" numeric(10,2), "UPPER case" text,
                             "a""b" text, "日本" varchar(20), "{LONGEST}" text)""",
+    SCHEMA_CHANGES: """
+        create table {0} (n integer generated always as identity primary key, told text)""",
 }  # fmt: skip
 _SCRATCH = "create table scratch (n integer)"
 """Nobody publishes it: transactions that touch only this are empty to the stream."""
@@ -80,7 +83,8 @@ class Workload:
     def __init__(self, database: Database, seed: int = 0) -> None:
         self._database = database
         self._seed = seed
-        self._oids: list[int] = []
+        self._published: list[int] = []
+        self._written: list[int] = []
         self._via_root = True
         self._single: Writer | None = None
         self._numbers = itertools.count(1)
@@ -88,7 +92,7 @@ class Workload:
         """How often each step was taken, and how transactions ended."""
 
     def create(self, publication: str = "scenario", *, via_root: bool = True) -> Workload:
-        self._via_root = via_root
+        self._via_root, oids = via_root, []
         with connect(self._database.dsn) as connection, connection.transaction():
             connection.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
             connection.execute(_SCRATCH)
@@ -97,7 +101,7 @@ class Workload:
                 identifier = sql.Identifier(name.schema, name.name)
                 connection.execute(sql.SQL(statements).format(identifier))
                 found = connection.execute("select %s::regclass::oid", (identifier.as_string(connection),))
-                self._oids.append(found.fetchall()[0][0])
+                oids.append(found.fetchall()[0][0])
             connection.execute(
                 sql.SQL("create publication {} for table {} with (publish_via_partition_root = {})").format(
                     sql.Identifier(publication),
@@ -105,6 +109,7 @@ class Workload:
                     sql.Literal("true" if via_root else "false"),
                 )
             )
+        *self._written, _ = self._published = oids
         return self
 
     @property
@@ -119,13 +124,13 @@ class Workload:
               join pg_namespace n on n.oid = relnamespace
         """
         with self._database.connect() as connection:
-            found = connection.execute(query, (self._oids, self._via_root, self._via_root))
+            found = connection.execute(query, (self._published, self._via_root, self._via_root))
             return [TableName(*row) for row in found.fetchall()]
 
     def run(self, transactions: int = 200) -> None:
         """So many transactions, one after the other; calling it again goes on."""
         if self._single is None:
-            self._single = Writer(self._database, self._oids, Random(self._seed), self.done)
+            self._single = Writer(self._database, self._written, Random(self._seed), self.done)
         with self._single.connected():
             for _ in range(transactions):
                 self._single.transaction(EXPECTED)
@@ -149,7 +154,7 @@ class Workload:
 
     def _write_until(self, stop: threading.Event, number: int) -> Counter[str]:
         done: Counter[str] = Counter()
-        writer = Writer(self._database, self._oids, Random(f"{self._seed}/{number}"), done, number)
+        writer = Writer(self._database, self._written, Random(f"{self._seed}/{number}"), done, number)
         while not stop.is_set():
             try:
                 with writer.connected():

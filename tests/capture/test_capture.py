@@ -318,3 +318,20 @@ def test_a_temporary_slot_leaves_nothing_behind(source: Database, tmp_path: Path
         capture.until_past(source)
     assert names(tmp_path) == ["seen"]
     assert source.query("select * from pg_replication_slots where database = current_database()") == []
+
+
+def test_the_published_tables_are_known_before_anything_happens_to_them(
+    source: Database, tmp_path: Path
+) -> None:
+    with running(spec_for(source, tmp_path)) as capture:
+        with closing(Manifest.open(tmp_path)) as opened:
+            (known,) = opened.schemas().values()
+        assert str(known.name) == "public.people"
+        assert [(c.name, c.type.name, c.key) for c in known.columns] == [
+            ("id", "int4", True),
+            ("name", "text", False),
+            ("note", "text", False),
+        ]
+        source.execute("insert into people values (1)")
+        capture.until_past(source)
+    assert captured(tmp_path)[0].table == known

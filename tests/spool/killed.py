@@ -53,7 +53,7 @@ def main(point: str, path: Path) -> None:
     writer.cut()
     match point:
         case "before_fsync":
-            os.fsync = _die
+            os.fsync = _die  # type: ignore[assignment]
         case "after_fsync":
             Path.rename = _die  # type: ignore[method-assign,assignment]
         case "after_rename":

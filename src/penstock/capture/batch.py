@@ -72,10 +72,15 @@ class Batch:
     def holds_news(self) -> bool:
         return bool(self.totals[kernels.ROWS] or self.totals[kernels.MOVED])
 
+    def make_room(self, more: int) -> None:
+        """A message makes one row at most; only a truncate of many tables makes as many rows."""
+        needed = int(self.totals[kernels.ROWS]) + more
+        if needed > len(self.fixed.op):
+            self.fixed = Fixed._make(np.resize(column, 2 * needed) for column in self.fixed)
+
     def add(self, row: Row, transaction: Int64s) -> None:
         at = int(self.totals[kernels.ROWS])
-        if at == len(self.fixed.op):  # a truncate of many tables is one message and many rows
-            self.fixed = Fixed._make(np.resize(column, 2 * at + 1) for column in self.fixed)
+        self.make_room(1)
         commit_lsn, seq, xid, committed_at = transaction[
             [kernels.COMMIT_LSN, kernels.SEQ, kernels.XID, kernels.COMMITTED_AT]
         ]

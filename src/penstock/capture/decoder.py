@@ -160,6 +160,7 @@ class _Changes:
     def scan(self, batch: Batch, first: int) -> int:
         """Read messages up to the next rare one, or the run's end; returns its place."""
         batch.totals[kernels.NEXT] = first
+        batch.make_room(len(batch.ends) - first)
         code = kernels.scan(
             batch.data, batch.ends, self._prefix, self._relations.lookup, self._transaction,
             batch.fixed, batch.totals,
@@ -206,10 +207,10 @@ class _Changes:
             return
         if self.is_open:
             raise reader.malformed("it is an immediate message inside a transaction")
-        own = _transaction(ZERO, StreamCommit(0, message.lsn, message.lsn, reader.check_time(sent_at)))
-        if not silent and message.lsn.value >= self._transaction[kernels.START]:
+        own = _transaction(ZERO, StreamCommit(0, message.place, message.lsn, reader.check_time(sent_at)))
+        if not silent and message.place.value >= self._transaction[kernels.START]:
             batch.add(row, own)
-        self.reach(Lsn(message.lsn.value + 1))
+        self.reach(message.lsn)
         batch.totals[kernels.MOVED], batch.totals[kernels.ENDED] = 1, batch.totals[kernels.ROWS]
 
     def _add(self, batch: Batch, row: Row) -> None:

@@ -50,18 +50,17 @@ def kernel(function: Function) -> Function:
 
 
 # What scan returns: all done, a message for Python, or what is wrong with the message it stopped at.
-DONE, RARE, SHORT, TRAILING, KIND, LSN, TIME, FLAGS = 0, 1, 2, 3, 4, 5, 6, 7
-NESTED, NOT_BEGUN, OTHER_COMMIT, EARLY_END, OUTSIDE = 8, 9, 10, 11, 12
-NO_TABLE, WIDTH, NO_TUPLE, VALUE, LENGTH, TEXT = 13, 14, 15, 16, 17, 18
+DONE, RARE, SHORT, TRAILING, KIND, LSN, TIME, FLAGS = range(8)
+NESTED, NOT_BEGUN, OTHER_COMMIT, EARLY_END, OUTSIDE = range(8, 13)
+NO_TABLE, WIDTH, NO_TUPLE, VALUE, LENGTH, TEXT = range(13, 19)
 # The places in `transaction`: the open transaction, and the position reached.
 OPEN, COMMIT_LSN, COMMITTED_AT, XID, SEQ, DROPPED, POSITION, START = range(8)
 # The places in `totals`: what has been counted for the batch, and where scan stopped.
-ROWS, ENDED, MOVED, NEXT = 0, 1, 2, 3
+ROWS, ENDED, MOVED, NEXT = range(4)
 BEFORE_ITEMS, BEFORE_NULLS, BEFORE_BYTES, AFTER_ITEMS, AFTER_NULLS, AFTER_BYTES, UNCHANGED = range(4, 11)
 TOTALS = 11
 
-HEADER = 25
-KEEPALIVE_SIZE, BEGIN_SIZE, COMMIT_SIZE = 18, 21, 26
+HEADER, KEEPALIVE_SIZE, BEGIN_SIZE, COMMIT_SIZE = 25, 18, 21, 26
 _XLOG, _KEEPALIVE = ord("w"), ord("k")
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE = ord("B"), ord("C"), ord("I"), ord("U"), ord("D")
 _TYPE, _TRUNCATE, _MESSAGE = ord("Y"), ord("T"), ord("M")
@@ -88,19 +87,6 @@ def _uint32(data: Bytes, at: int) -> int:
 @kernel
 def _int64(data: Bytes, at: int) -> int:
     return _uint32(data, at) << 32 | _uint32(data, at + 4)
-
-
-@kernel
-def _find(lookup: Int64s, table_id: int) -> int:
-    """The place of a table in the lookup, -1 where it was not described."""
-    low, high = 0, lookup.shape[1]
-    while low < high:
-        middle = (low + high) >> 1
-        if lookup[0, middle] < table_id:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < lookup.shape[1] and lookup[0, low] == table_id else -1
 
 
 @kernel
@@ -148,7 +134,7 @@ def _ascii(data: Bytes, at: int, end: int) -> bool:
 
 @kernel
 def _utf8(data: Bytes, at: int, end: int) -> bool:
-    """Whether the bytes are UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF."""
+    """Whether it is UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF."""
     while at < end:
         lead = data[at]
         at += 1
@@ -218,31 +204,53 @@ def _measure_row(
 
 
 @kernel
-def _check_begin(data: Bytes, at: int, end: int) -> int:
+def _begin(data: Bytes, at: int, end: int, transaction: Int64s) -> int:
+    if transaction[OPEN]:
+        return NESTED
     if end - at != BEGIN_SIZE:
         return SHORT if end - at < BEGIN_SIZE else TRAILING
-    if data[at + 1] >= 0x80:
+    commit_lsn, time = _int64(data, at + 1), _int64(data, at + 9)
+    if commit_lsn < 0:
         return LSN
-    time = _int64(data, at + 9)
-    return DONE if FIRST_TIME_US <= time <= LAST_TIME_US else TIME
+    if time < FIRST_TIME_US or time > LAST_TIME_US:
+        return TIME
+    transaction[OPEN], transaction[SEQ], transaction[DROPPED] = 1, 0, commit_lsn < transaction[START]
+    transaction[COMMIT_LSN], transaction[COMMITTED_AT] = commit_lsn, time + EPOCH_US
+    transaction[XID] = _uint32(data, at + 17)
+    return DONE
 
 
 @kernel
-def _check_commit(data: Bytes, at: int, end: int, commit_lsn: int) -> int:
+def _commit(data: Bytes, at: int, end: int, transaction: Int64s, totals: Int64s) -> int:
+    if not transaction[OPEN]:
+        return NOT_BEGUN
     if end - at != COMMIT_SIZE:
         return SHORT if end - at < COMMIT_SIZE else TRAILING
     if data[at + 1] != 0:
         return FLAGS
-    if _int64(data, at + 2) != commit_lsn:
+    commit_lsn, end_lsn, time = _int64(data, at + 2), _int64(data, at + 10), _int64(data, at + 18)
+    if commit_lsn != transaction[COMMIT_LSN]:
         return OTHER_COMMIT
-    if _int64(data, at + 10) <= commit_lsn:
+    if end_lsn <= commit_lsn:
         return EARLY_END
-    time = _int64(data, at + 18)
-    return DONE if FIRST_TIME_US <= time <= LAST_TIME_US else TIME
+    if time < FIRST_TIME_US or time > LAST_TIME_US:
+        return TIME
+    transaction[OPEN] = 0
+    _reach(end_lsn, transaction, totals)
+    return DONE
+
+
+@kernel
+def _reach(position: int, transaction: Int64s, totals: Int64s) -> None:
+    """Outside of transactions: all rows so far have ended, and the position moves on, never back."""
+    transaction[POSITION] = max(transaction[POSITION], position)
+    totals[MOVED], totals[ENDED] = 1, totals[ROWS]
 
 
 @kernel
 def _check_header(data: Bytes, at: int, end: int) -> int:
+    if end <= at or end > len(data):
+        return SHORT
     if data[at] == _KEEPALIVE:
         if end - at != KEEPALIVE_SIZE:
             return SHORT
@@ -257,134 +265,76 @@ def _check_header(data: Bytes, at: int, end: int) -> int:
 
 @kernel
 def scan(
-    data: Bytes,
-    ends: Int64s,
-    prefix: int,
-    lookup: Int64s,
-    transaction: Int64s,
-    fixed: Fixed,
-    totals: Int64s,
+    data: Bytes, ends: Int64s, prefix: int, lookup: Int64s, transaction: Int64s, fixed: Fixed, totals: Int64s
 ) -> int:
     """Check and count the messages from `totals[NEXT]` on; returns DONE, RARE or what is wrong, with
     `totals[NEXT]` at the message where it stopped. `prefix` is 4 inside streamed transactions, where an
     xid follows the kind of each message and none begins or commits; else 0."""
-    code, size = DONE, len(data)
-    index, rows, ended, moved = totals[NEXT], totals[ROWS], totals[ENDED], totals[MOVED]
-    before_items, before_nulls = totals[BEFORE_ITEMS], totals[BEFORE_NULLS]
-    before_bytes, after_bytes = totals[BEFORE_BYTES], totals[AFTER_BYTES]
-    after_items, after_nulls, unchanged = totals[AFTER_ITEMS], totals[AFTER_NULLS], totals[UNCHANGED]
-    is_open, commit_lsn, xid = transaction[OPEN], transaction[COMMIT_LSN], transaction[XID]
-    committed_at, seq = transaction[COMMITTED_AT], transaction[SEQ]
-    dropped, position = transaction[DROPPED], transaction[POSITION]
-    table, columns, version = -1, 0, 0
+    code, index, place, tables = DONE, totals[NEXT], 0, lookup.shape[1]
     at = ends[index - 1] if index > 0 else 0
     while index < len(ends):
         end = ends[index]
-        if end <= at or end > size:
-            code = SHORT
-            break
         code = _check_header(data, at, end)
         if code != DONE:
             break
-        reached = lsn = _int64(data, at + 1)
-        if data[at] == _KEEPALIVE:
-            if not is_open:
-                position, moved, ended = max(position, reached), 1, rows
-            at = end
-            index += 1
-            continue
-        at += HEADER
-        kind = data[at]
-
+        lsn, kind = _int64(data, at + 1), data[at + HEADER] if data[at] == _XLOG else data[at]
         if kind in (_INSERT, _UPDATE, _DELETE):
-            if not is_open:
-                code = OUTSIDE
-                break
-            at += 1 + prefix
-            if end - at < 5:
-                code = SHORT
+            at += HEADER + 1 + prefix
+            if not transaction[OPEN] or end - at < 5:
+                code = OUTSIDE if not transaction[OPEN] else SHORT
                 break
             table_id = _uint32(data, at)
             at += 4
-            if table_id != table:
-                place = _find(lookup, table_id)
-                if place < 0:
+            if place >= tables or lookup[0, place] != table_id:
+                place = int(np.searchsorted(lookup[0], table_id))
+                if place == tables or lookup[0, place] != table_id:
                     code = NO_TABLE
                     break
-                table, version, columns = table_id, lookup[1, place], lookup[2, place]
-            code, before_kind, old_bytes, old_nulls, new_bytes, new_nulls, kept = _measure_row(
+            columns = lookup[2, place]
+            code, before_kind, old_bytes, old_nulls, new_bytes, new_nulls, unchanged = _measure_row(
                 data, at, end, kind, columns
             )
-            if code != DONE:
-                break
-            if not dropped:
-                fixed.table_id[rows] = table_id
-                fixed.version[rows] = version
-                fixed.op[rows] = kind
-                fixed.commit_lsn[rows] = commit_lsn
-                fixed.lsn[rows] = lsn
-                fixed.seq[rows] = seq
-                fixed.xid[rows] = xid
-                fixed.committed_at[rows] = committed_at
-                fixed.before_kind[rows] = before_kind
-                fixed.body[rows] = at
-                rows += 1
-                if before_kind != 0:
-                    before_items += columns
-                if kind != _DELETE:
-                    after_items += columns
-                before_bytes += old_bytes
-                before_nulls += old_nulls
-                after_bytes += new_bytes
-                after_nulls += new_nulls
-                unchanged += kept
-            seq += 1
-
+            if code == DONE and not transaction[DROPPED]:
+                row = totals[ROWS]
+                fixed.table_id[row] = table_id
+                fixed.version[row] = lookup[1, place]
+                fixed.op[row] = kind
+                fixed.commit_lsn[row] = transaction[COMMIT_LSN]
+                fixed.lsn[row] = lsn
+                fixed.seq[row] = transaction[SEQ]
+                fixed.xid[row] = transaction[XID]
+                fixed.committed_at[row] = transaction[COMMITTED_AT]
+                fixed.before_kind[row] = before_kind
+                fixed.body[row] = at
+                totals[ROWS] += 1
+                totals[BEFORE_ITEMS] += columns if before_kind else 0
+                totals[BEFORE_NULLS] += old_nulls
+                totals[BEFORE_BYTES] += old_bytes
+                totals[AFTER_ITEMS] += columns if kind != _DELETE else 0
+                totals[AFTER_NULLS] += new_nulls
+                totals[AFTER_BYTES] += new_bytes
+                totals[UNCHANGED] += unchanged
+            transaction[SEQ] += 1
+        elif kind == _KEEPALIVE and data[at] == _KEEPALIVE:
+            if not transaction[OPEN]:
+                _reach(lsn, transaction, totals)
         elif kind == _BEGIN and prefix == 0:
-            if is_open:
-                code = NESTED
-                break
-            code = _check_begin(data, at, end)
-            if code != DONE:
-                break
-            is_open, seq, xid = 1, 0, _uint32(data, at + 17)
-            commit_lsn, committed_at = _int64(data, at + 1), _int64(data, at + 9) + EPOCH_US
-            dropped = np.int64(commit_lsn < transaction[START])
-
+            code = _begin(data, at + HEADER, end, transaction)
         elif kind == _COMMIT and prefix == 0:
-            if not is_open:
-                code = NOT_BEGUN
-                break
-            code = _check_commit(data, at, end, commit_lsn)
-            if code != DONE:
-                break
-            is_open = 0
-            position, moved, ended = max(position, _int64(data, at + 10)), 1, rows
-
+            code = _commit(data, at + HEADER, end, transaction, totals)
         else:
             code = RARE
+        if code != DONE:
             break
         at = end
         index += 1
-
-    totals[NEXT], totals[ROWS], totals[ENDED], totals[MOVED] = index, rows, ended, moved
-    totals[BEFORE_ITEMS], totals[BEFORE_NULLS], totals[BEFORE_BYTES] = (
-        before_items,
-        before_nulls,
-        before_bytes,
-    )
-    totals[AFTER_ITEMS], totals[AFTER_NULLS], totals[AFTER_BYTES] = after_items, after_nulls, after_bytes
-    totals[UNCHANGED] = unchanged
-    transaction[OPEN], transaction[COMMIT_LSN], transaction[XID] = is_open, commit_lsn, xid
-    transaction[COMMITTED_AT], transaction[SEQ] = committed_at, seq
-    transaction[DROPPED], transaction[POSITION] = dropped, position
+    totals[NEXT] = index
     return code
 
 
 @kernel
 def _copy(data: Bytes, at: int, side: Side, item: int, unchanged: Int32s, kept: int) -> tuple[int, int, int]:
-    """Copy a tuple to the items from `item` on; returns where it ends, the next item and the number of
-    unchanged values so far."""
+    """Copy a tuple to the items from `item` on; returns where it ends, the next item and unchanged."""
     columns = _int16(data, at)
     at += 2
     to = 0 + side.offsets[item]
@@ -430,9 +380,8 @@ def fill(
 
 @kernel
 def gather(data: Bytes, ends: Int64s, index: int, xids: Int64s) -> int:
-    """Walk the messages of a streamed block from `index` on; returns where it stopped: behind the last, or
-    at one that Python must look at. Each message that belongs to the block gets its xid noted; a keepalive
-    gets -1."""
+    """Note the xids of the messages of a streamed block from `index` on, -1 for a keepalive; returns where
+    it stopped: behind the last message, or at one that Python must look at."""
     at = ends[index - 1] if index > 0 else 0
     while index < len(ends):
         end = ends[index]

@@ -62,6 +62,12 @@ class LogicalMessage:
     content: bytes
 
     @property
+    def place(self) -> Lsn:
+        """Where an immediate message stands among the commits, for which `lsn` will not do: that is where
+        its record ends, and a commit that comes later may begin right there. The byte before is its own."""
+        return Lsn(self.lsn.value - 1)
+
+    @property
     def values(self) -> tuple[str, str, str]:
         """As they stand in the spool."""
         return self.prefix, "transactional" if self.transactional else "immediate", f"\\x{self.content.hex()}"
@@ -73,11 +79,8 @@ class XLogData:
 
     lsn: Lsn
     sent_at: int
+    kind: str
     payload: bytes
-
-    @property
-    def kind(self) -> str:
-        return chr(self.payload[0])
 
     def reader(self, *, streamed: bool = False) -> Reader:
         """A reader past the message's kind and, in a streamed transaction, past the xid that follows."""
@@ -100,6 +103,13 @@ class Reader:
         taken = self._data[self._at : self._at + size]
         self._at += size
         return taken
+
+    def rest(self) -> tuple[bytes, int]:
+        """The message and the place in it, for who reads on by himself and then says how far."""
+        return self._data, self._at
+
+    def skip_to(self, at: int) -> None:
+        self._at = at
 
     def int8(self) -> int:
         return self.take(1)[0]
@@ -177,7 +187,8 @@ def xlog_data(message: bytes) -> XLogData:
     lsn = position(message)
     if lsn is None or len(message) < 26 or message[9] & 0x80:
         raise MalformedMessage("a replication message does not parse: its header is damaged", lsn=lsn)
-    return XLogData(lsn, int.from_bytes(message[17:25], "big", signed=True), message[25:])
+    sent_at = int.from_bytes(message[17:25], "big", signed=True)
+    return XLogData(lsn, sent_at, chr(message[25]), message[25:])
 
 
 def keepalive(message: bytes) -> Lsn:
@@ -247,6 +258,8 @@ def logical_message(reader: Reader) -> LogicalMessage:
     transactional, lsn, prefix = reader.flag(), reader.position(), reader.text()
     content = reader.take(reader.int32())
     reader.end()
+    if not lsn:
+        raise reader.malformed("it holds an impossible LSN")
     return LogicalMessage(transactional, lsn, prefix, content)
 
 

@@ -8,7 +8,8 @@ mean to lose changes without a word.
 What a crash leaves at the very start, after each step:
 1. the slot created: the next start finds it, and no spool, and begins where the slot begins;
 2. the manifest made: the position is the slot's; from now on a missing slot is a loss;
-3. the consumers registered: nothing is acknowledged before they have it.
+3. the consumers registered: nothing is acknowledged before they have it;
+4. the tables' schemas recorded: only so that readers know them early.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from contextlib import closing
 
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
+from penstock.capture.schemas import SpoolSchemas, published
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
 from penstock.capture.worker import Worker
@@ -83,6 +85,8 @@ class Capture:
             with closing(SpoolWriter(spec.spool, identity, start)) as writer:
                 for consumer in spec.consumers:
                     writer.manifest.register(consumer, writer.recorded)
+                if not writer.manifest.schemas():
+                    self._learn_tables(writer)
                 receiver.start(spec.slot, spec.publication, writer.recorded, streaming=spec.streaming)
                 self._report("streaming", slot=spec.slot, position=str(writer.recorded))
                 self._pump(receiver, writer)
@@ -102,6 +106,13 @@ class Capture:
         slot.check_usable(found, position or ZERO)
         assert found is not None
         return found.confirmed_flush or ZERO
+
+    def _learn_tables(self, writer: SpoolWriter) -> None:
+        with connect(self._spec.conninfo) as connection, closing(TypeCatalog(lambda: connection)) as types:
+            schemas = SpoolSchemas(writer, types)
+            for relation in published(connection, self._spec.publication):
+                schemas.resolve(relation, writer.recorded)
+        writer.record_schemas()
 
     def _pump(self, receiver: Receiver, writer: SpoolWriter) -> None:
         with closing(TypeCatalog(lambda: connect(self._spec.conninfo))) as types:

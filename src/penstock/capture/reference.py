@@ -7,7 +7,6 @@ production path.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,12 +16,30 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.capture import messages
-from penstock.capture.messages import EPOCH_US, HEARTBEAT_PREFIX, Reader, XLogData
+from penstock.capture.messages import (
+    EPOCH_US,
+    HEARTBEAT_PREFIX,
+    LogicalMessage,
+    Reader,
+    TruncateMessage,
+    XLogData,
+)
 from penstock.capture.relations import Relations
 from penstock.capture.stream import Block, Rows, Run, Schemas, Step, StreamAbort, StreamCommit
-from penstock.model import NO_TABLE, ZERO, Lsn, TableId
+from penstock.model import NO_TABLE, Lsn, TableId
 from penstock.model.events import (
-    Begin, Commit, Delete, Event, Insert, Message, OldRow, Relation, Row, Truncate, Unsupported, Update,
+    Begin,
+    Commit,
+    Delete,
+    Event,
+    Insert,
+    Message,
+    OldRow,
+    Relation,
+    Row,
+    Truncate,
+    Unsupported,
+    Update,
 )  # fmt: skip
 from penstock.spool.segment import EMPTY, SCHEMA, BeforeKind, Op
 
@@ -142,8 +159,8 @@ class ReferenceDecoder:
             if rows.hold_news:
                 yield rows.step()
         self._relations.adopt(relations)
-        self._changes.reach(commit.end_lsn)
-        yield Rows(EMPTY, 0, self._changes.position)
+        position = self._changes.position = max(self._changes.position, commit.end_lsn)
+        yield Rows(EMPTY, 0, position)
 
 
 class _Changes:
@@ -153,6 +170,8 @@ class _Changes:
         self.relations = relations
         self.start = self.position = start
         self.moved = False
+        self.sent_at = 0
+        """When the last immediate message was sent."""
         self.transaction: _Transaction | None = None
         self._streamed = streamed
 
@@ -261,8 +280,8 @@ class _Changes:
         if self.transaction is not None:
             raise reader.malformed("it is an immediate message inside a transaction")
         self.sent_at = reader.check_time(data.sent_at)
-        self.reach(Lsn(message.lsn.value + 1))
-        return None if silent else Message(message.lsn, message.lsn, 0, *said)
+        self.reach(message.lsn)
+        return None if silent else Message(message.lsn, message.place, 0, *said)
 
     def _open(self, reader: Reader) -> _Transaction:
         if self.transaction is None:
@@ -293,18 +312,80 @@ class _Rows:
         if not self._rows:
             return Rows(EMPTY, 0, position)
         columns = [
-            pa.array(values, kind) for values, kind in zip(zip(*self._rows, strict=True), SCHEMA.types, strict=True)
+            pa.array(values, kind)
+            for values, kind in zip(zip(*self._rows, strict=True), SCHEMA.types, strict=True)
         ]
         return Rows(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), self._ended, position)
 
 
 def _rows(event: Event, changes: _Changes) -> Iterator[tuple[Any, ...]]:
     """The rows of the spool that an event makes."""
+    made: list[tuple[TableId, Op, OldRow | None, Row | None, tuple[int, ...]]]
     match event:
-        case Insert():
+        case Insert(table_id=table_id, table_row=after):
             unchanged = event.unchanged if isinstance(event, PartialInsert) else ()
-            yield _spool_row(event, changes, Op.INSERT, None, event.table_row, unchanged)
-        case Update():
-            yield _spool_row(event, changes, Op.UPDATE, event.old_table_row, event.table_row, event.unchanged)
-        case Delete():
-            yield _spool_row(event, changes, Op.DELETE, event.old_table_row, None, ())
+            made = [(table_id, Op.INSERT, None, after, unchanged)]
+        case Update(table_id=table_id, table_row=after, old_table_row=old, unchanged=unchanged):
+            made = [(table_id, Op.UPDATE, old, after, unchanged)]
+        case Delete(table_id=table_id, old_table_row=old):
+            made = [(table_id, Op.DELETE, old, None, ())]
+        case Truncate(options=options, rel_ids=tables):
+            chosen: Row = TruncateMessage(tables, bool(options & 1), bool(options & 2)).options
+            made = [(table_id, Op.TRUNCATE, None, chosen, ()) for table_id in tables]
+        case Message(transactional=transactional, prefix=prefix, content=content):
+            said = LogicalMessage(transactional, event.start_lsn, prefix, content).values
+            made = [(NO_TABLE, Op.MESSAGE, None, said, ())]
+        case _:
+            return
+    transaction = changes.transaction or _Transaction(event.commit_lsn, changes.sent_at, 0, dropped=False)
+    for seq, (table_id, op, old, new, unchanged) in enumerate(made, event.seq):
+        schema = changes.relations.get(table_id)
+        kind = BeforeKind.NONE if old is None else BeforeKind.KEY if old[0] else BeforeKind.FULL
+        yield (
+            table_id, schema.version if schema and op != Op.MESSAGE else 0, int(op),
+            event.commit_lsn.value, event.start_lsn.value, seq,
+            transaction.xid, transaction.committed_at + EPOCH_US,
+            int(kind), old[1] if old else None, new, unchanged or None,
+        )  # fmt: skip
+
+
+def _tuple(reader: Reader, width: int, *, new: bool = False) -> tuple[Row, tuple[int, ...]]:
+    """
+    int16 columns, then for each  n  or  u  or  t | int32 length | bytes
+    """
+    if reader.int16() != width:
+        raise reader.malformed("it has another number of columns than its table")
+    values: list[str | None] = []
+    unchanged = []
+    data, at = reader.rest()
+    for column in range(width):
+        kind = data[at : at + 1]
+        at += 1
+        if kind == b"t":
+            start = at + 4
+            length = int.from_bytes(data[at:start], "big", signed=True)
+            at = start + length
+            if not start <= at <= len(data):
+                raise reader.malformed("a value in it ends early")
+            try:
+                values.append(data[start:at].decode())
+            except UnicodeDecodeError:
+                raise reader.malformed("it holds a value that is not UTF-8") from None
+        elif kind == b"n":
+            values.append(None)
+        elif kind == b"u" and new:
+            unchanged.append(column)
+            values.append(None)
+        else:
+            raise reader.malformed(f"it holds a value of the unknown kind {kind!r}")
+    reader.skip_to(at)
+    return tuple(values), tuple(unchanged)
+
+
+def _block(xid: int, inner: list[tuple[int, bytes]]) -> Block:
+    xids = np.array([xid for xid, _ in inner], np.int64)
+    return Block(xid, Run.of([message for _, message in inner]), xids)
+
+
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)

@@ -2,12 +2,20 @@
 
 PostgreSQL describes a table on every new connection and after every change to it. The version grows only
 when the description differs from the last one in the spool, so versions are the same after a restart.
+
+A new spool learns the published tables from the catalog, so that a reader can ask for a table before
+anything has happened to it.
 """
 
 from __future__ import annotations
 
-from penstock.capture.messages import RelationMessage
+from itertools import groupby
+from operator import itemgetter
+
+from penstock.capture.messages import RelationColumn, RelationMessage
 from penstock.model import Column, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.postgres import publication
+from penstock.postgres.connection import Connection
 from penstock.postgres.types import TypeCatalog
 from penstock.spool.writer import SpoolWriter
 
@@ -46,3 +54,35 @@ def _describes(relation: RelationMessage, schema: TableSchema) -> bool:
         and [(c.name, c.type_oid, c.modifier, c.key) for c in relation.columns]
         == [(c.name, c.type.oid, c.type.modifier, c.key) for c in schema.columns]
     )
+
+
+_COLUMNS = """
+select c.oid, n.nspname, c.relname, c.relreplident::text, a.attname, a.atttypid, a.atttypmod,
+       c.relreplident = 'f' or coalesce(a.attnum = any (i.indkey), false)
+  from pg_class c
+  join pg_namespace n on n.oid = c.relnamespace
+  join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+  left join pg_index i on i.indrelid = c.oid
+        and (c.relreplident = 'd' and i.indisprimary or c.relreplident = 'i' and i.indisreplident)
+ where (n.nspname, c.relname) in (select * from unnest(%s::text[], %s::text[]))
+ order by c.oid, a.attnum
+"""
+
+
+def published(connection: Connection, name: str) -> list[RelationMessage]:
+    """The tables of a publication, as the stream would describe them now."""
+    tables = {table.table: table.columns for table in publication.tables(connection, name)}
+    rows = connection.execute(
+        _COLUMNS, ([table.schema for table in tables], [table.name for table in tables])
+    ).fetchall()
+    return [
+        RelationMessage(
+            *described,
+            columns=tuple(
+                RelationColumn(*column[4:])
+                for column in columns
+                if column[4] in tables[TableName(*described[1:3])]
+            ),
+        )
+        for described, columns in groupby(rows, itemgetter(0, 1, 2, 3))
+    ]

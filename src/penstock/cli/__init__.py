@@ -12,13 +12,18 @@ import typer
 
 from penstock import __version__
 from penstock.cli.check import check
+from penstock.cli.demo import demo
+from penstock.cli.tail import tail
 from penstock.model.errors import ConfigError, PenstockError
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
+# Every command of the program:
+app.command()(demo)
 app.command()(check)
+app.command()(tail)
 
 
 def _version(wanted: bool) -> None:
@@ -45,6 +50,3 @@ def main() -> None:
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has seen enough
-        sys.stderr.close()
-        sys.exit(1)

@@ -121,13 +121,20 @@ def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
 
 
 def check_dsn(dsn: SecretStr) -> SecretStr:
-    """libpq's own words would quote a part of the DSN, and that may be the password."""
+    """A password with special characters in it must not be taken for a host, port or database, which
+    errors quote; nor do we repeat libpq's own words, which quote as well."""
+    text = dsn.get_secret_value()
+    before_query = text.partition("?")[0]
+    authority, _, path = before_query.partition("://")[2].partition("/")
     try:
-        given = conninfo_to_dict(dsn.get_secret_value())
-    except psycopg.Error:
+        given = conninfo_to_dict(text)
+        _ports(str(given.get("port", "1")))
+        if "@" in path or authority.count("@") > 1:
+            raise ValueError
+    except (psycopg.Error, ValueError):
         raise ValueError(
             "expected a connection string such as postgresql://user@host:5432/database; "
-            "special characters in it are percent-encoded"
+            "special characters in a password are percent-encoded"
         ) from None
     for keyword in OURS & given.keys():
         raise ValueError(f"`{keyword}` is set by Penstock and cannot be given")

@@ -29,6 +29,7 @@ _SAID = {
     "tuple_type": "expected a list",
     "dict_type": "expected keys below it",
     "model_type": "expected keys below it",
+    "path_type": "expected a path",
 }
 
 
@@ -60,8 +61,8 @@ def _read(path: Path) -> _Document:
         raise ConfigError(f"{path}: expected a configuration file: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected text in UTF-8, byte {error.start} is not") from None
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             line = root.start_mark.line + 1 if root else 1
@@ -78,10 +79,9 @@ def _read(path: Path) -> _Document:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ConfigError(f"{path}:{line}: expected YAML: {error.problem or error.context}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}:1: expected YAML: {error}".splitlines()[0]) from None
-    finally:
-        loader.dispose()
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise ConfigError(f"{path}:{line}: expected YAML: {error.reason}") from None
 
 
 def _children(node: yaml.Node) -> Iterator[tuple[str | int, yaml.Node, yaml.Node]]:

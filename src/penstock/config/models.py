@@ -234,9 +234,9 @@ class RetryConfig(Section):
 
 class Config(Section):
     pipeline: Name = Field(description="The pipeline's name")
-    sources: tuple[SourceConfig, ...] = Field(description="One or many")
+    sources: tuple[SourceConfig, ...] = Field(description="The servers to capture, one or many")
     destinations: tuple[DestinationConfig, ...] = Field(
-        default=(), description="Each follows the slot at its own pace"
+        default=(), description="Where changes go; each destination follows at its own pace"
     )
     batch_control: BatchControl = Field(default=BatchControl(), description="When a batch is complete")
     initial_copy: CopyConfig = Field(

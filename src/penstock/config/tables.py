@@ -18,7 +18,7 @@ SYSTEM_SCHEMAS = ("pg_*", "information_schema", "cdc_registry", "penstock")
 """Never captured: PostgreSQL's own, and ours."""
 
 _QUOTED = r'"(?:[^"]|"")+"'
-_PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)?({_QUOTED}|[^"]+)')
+_PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)({_QUOTED}|[^"]+)|({_QUOTED}|[^".]+)')
 
 
 def _pattern(text: str) -> str:
@@ -42,7 +42,9 @@ class TablesConfig(BaseModel):
     )
     exclude_schemas: tuple[str, ...] = Field(default=(), description="Schemas of which to capture no table")
     require_primary_key: bool = Field(
-        default=True, description="Refuse, by name, a table whose updates and deletes cannot be followed"
+        default=True,
+        description="Refuse, by name, a table that has neither a key nor a replica identity; if false it is "
+        "published all the same, and PostgreSQL then refuses its updates and deletes",
     )
 
     def matches(self, table: TableName) -> bool:
@@ -66,7 +68,7 @@ def _any(patterns: tuple[str, ...], table: TableName) -> bool:
 def _matches(pattern: str, table: TableName) -> bool:
     found = _PATTERN.fullmatch(pattern)
     assert found is not None
-    return _part(found[1] or "public", table.schema) and _part(found[2], table.name)
+    return _part(found[1] or "public", table.schema) and _part(found[2] or found[3], table.name)
 
 
 def _part(pattern: str, name: str) -> bool:

@@ -15,48 +15,31 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from psycopg import IsolationLevel, sql
 
-from penstock.model import Lsn, TableName
+from penstock.model import ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.events import Row
 from penstock.postgres.connection import Connection
-from penstock.spool.segment import BeforeKind, Op
-
-NO_NAME = TableName("", "")
-"""The table of a logical message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A row of the spool with its schema looked up."""
-
-    commit_lsn: Lsn
-    seq: int
-    op: Op
-    table: TableName
-    columns: tuple[str, ...] = ()
-    key: tuple[str, ...] = ()
-    """The columns that identify a row; none where the whole row does (identity full or nothing)."""
-    before_kind: BeforeKind = BeforeKind.NONE
-    before: Row | None = None
-    after: Row | None = None
-    unchanged: tuple[int, ...] = ()
-    xid: int = 0
-    committed_at: datetime | None = None
-
-    def __str__(self) -> str:
-        parts = [f"{self.commit_lsn}#{self.seq} {self.op.name.lower()} {self.table} xid {self.xid}"]
-        for name, row in ((f"before ({self.before_kind.name.lower()})", self.before), ("after", self.after)):
-            parts += [f"{name} {brief(row)}"] if row is not None else []
-        return " ".join(parts) + (f" unchanged {self.unchanged}" if self.unchanged else "")
+from penstock.spool.changes import Change
+from penstock.spool.segment import Op
 
 
 def brief(row: Row) -> str:
     """A row for people: long values are cut short."""
     shown = ["null" if v is None else repr(v if len(v) <= 40 else f"{v[:30]}… {len(v)}") for v in row]
     return f"({', '.join(shown)})"
+
+
+def describe(change: Change) -> str:
+    """A change for people."""
+    name = change.table.name if change.table else "-"
+    parts = [f"{change.commit_lsn}#{change.seq} {change.op.name.lower()} {name} xid {change.xid}"]
+    if change.before is not None:
+        parts.append(f"before ({change.before_kind.name.lower()}) {brief(change.before)}")
+    if change.after is not None:
+        parts.append(f"after {brief(change.after)}")
+    return " ".join(parts) + (f" unchanged {change.unchanged}" if change.unchanged else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +97,22 @@ class RebuiltTable:
     columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
     found: dict[Row, list[Row]] = field(default_factory=dict)
+    schema: TableSchema | None = None
+    """The last one followed."""
     _places: tuple[int, ...] = ()
 
     def rows(self) -> list[Row]:
         return [row for bucket in self.found.values() for row in bucket]
 
+    def follow(self, schema: TableSchema) -> None:
+        if schema is not self.schema:
+            self.become(schema.column_names, identifying(schema))
+            self.schema = schema
+
     def become(self, columns: tuple[str, ...], key: tuple[str, ...], new: str | None = None) -> None:
-        """Follow a schema: columns are matched by name, those that were not there hold `new`."""
+        """Take another shape: columns are matched by name, those that were not there hold `new`."""
+        if (columns, key) == (self.columns, self.key):
+            return
         rows = self.rows()
         if columns != self.columns:
             places = [self.columns.index(name) if name in self.columns else None for name in columns]
@@ -153,11 +145,18 @@ class RebuiltTable:
         return row
 
 
+def identifying(schema: TableSchema) -> tuple[str, ...]:
+    """The columns that identify a row; none where only the whole row does."""
+    if schema.identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
+        return ()
+    return tuple(column.name for column in schema.columns if column.key)
+
+
 class Rebuild:
     """The tables as a stream of changes tells them."""
 
     def __init__(self) -> None:
-        self.tables: dict[TableName, RebuiltTable] = {}
+        self.tables: dict[TableId, RebuiltTable] = {}
         self.problems: list[str] = []
         self.applied = 0
 
@@ -165,32 +164,30 @@ class Rebuild:
         """Apply changes, which come in the order of `(commit_lsn, seq)`."""
         for change in changes:
             self.applied += 1
-            if change.op is not Op.MESSAGE:
-                self._apply(change)
+            if change.table is not None:
+                self._apply(change, change.table)
 
-    def _apply(self, change: Change) -> None:
-        table = self.tables.setdefault(change.table, RebuiltTable())
+    def _apply(self, change: Change, schema: TableSchema) -> None:
+        table = self.tables.setdefault(schema.id, RebuiltTable())
+        table.follow(schema)
         if change.op is Op.TRUNCATE:
             table.found.clear()
             return
-        if (change.columns, change.key) != (table.columns, table.key):
-            table.become(change.columns, change.key)
         old: Row | None = None
         if change.op is not Op.INSERT:
             identified = change.before if change.before is not None else change.after
-            assert identified is not None, f"nothing to find a row by: {change}"
+            assert identified is not None, f"nothing to find a row by: {describe(change)}"
             old = table.take(table.key_of(identified))
             if old is None:
-                self.problems.append(f"there is no such row: {change}")
+                self.problems.append(f"there is no such row: {describe(change)}")
         if change.after is not None:
             row = list(change.after)
             for place in change.unchanged:
                 row[place] = old[place] if old is not None else None
             if not table.put(tuple(row)):
-                self.problems.append(f"there is such a row already: {change}")
+                self.problems.append(f"there is such a row already: {describe(change)}")
 
-    def rows(self, table: TableName) -> list[Row]:
-        return self.tables[table].rows() if table in self.tables else []
-
-    def checksum(self, table: TableName) -> Checksum:
-        return Checksum.of(self.rows(table))
+    def checksum(self, name: TableName) -> Checksum:
+        """Of the table that last had this name in the stream; of no rows where none had."""
+        named = [table for table in self.tables.values() if table.schema and table.schema.name == name]
+        return Checksum.of(row for table in named for row in table.rows())

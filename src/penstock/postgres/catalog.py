@@ -16,6 +16,7 @@ from typing import Any
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId, TableName
+from penstock.model.errors import NotReady
 from penstock.postgres.connection import Connection
 
 
@@ -117,8 +118,15 @@ class Table:
 
 
 def tables(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """The tables to capture: what a publication is made of."""
-    return captured(matching(connection, selection))
+    """The tables to capture: what a publication is made of. Refuses those that cannot be followed."""
+    found = captured(matching(connection, selection))
+    lacking = [str(table.name) for table in found if not table.identified]
+    if lacking and selection.require_primary_key:
+        raise NotReady(
+            f"no primary key and no replica identity: {', '.join(lacking)}",
+            remedy="Add a primary key, run `alter table … replica identity full`, or exclude them",
+        )
+    return found
 
 
 def captured(matched: list[Table]) -> list[Table]:

@@ -41,6 +41,12 @@ SESSION_OPTIONS = {
 
 CONNECT_TIMEOUT = "10"
 
+_SETTLE = (
+    (b"DateStyle", b"ISO", b"set datestyle to 'ISO'"),
+    (b"IntervalStyle", b"postgres", b"set intervalstyle to 'postgres'"),
+    (b"TimeZone", b"UTC", b"set timezone to 'UTC'"),
+)
+
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
 _DENIED_WORDS = re.compile(
@@ -80,11 +86,9 @@ def replication_conninfo(conninfo: str) -> str:
 
 def settle(pgconn: pq.abc.PGconn) -> None:
     """Set what the environment overrode: libpq sends PGDATESTYLE and PGTZ past our `options`."""
-    reported = {"datestyle": b"DateStyle", "intervalstyle": b"IntervalStyle", "timezone": b"TimeZone"}
-    for name, parameter in reported.items():
-        wanted = SESSION_OPTIONS[name]
-        if not (pgconn.parameter_status(parameter) or b"").decode().startswith(wanted):
-            pgconn.exec_(f"set {name} to '{wanted}'".encode())
+    for reported, wanted, statement in _SETTLE:
+        if not (pgconn.parameter_status(reported) or b"").startswith(wanted):
+            pgconn.exec_(statement)
 
 
 def explain(error: psycopg.Error) -> PenstockError:

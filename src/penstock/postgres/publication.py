@@ -139,7 +139,7 @@ def _create(connection: Connection, name: str, wanted: set[TableName], via_parti
         )
     )
     connection.execute(sql.SQL("comment on publication {} is {}").format(publication, sql.Literal(MARK)))
-    return [f"created publication {name} for {len(wanted)} tables"]
+    return [f"created publication {name} (tables: {len(wanted)})"]
 
 
 def _adjust(connection: Connection, name: str, wanted: set[TableName]) -> list[str]:

@@ -67,6 +67,11 @@ class SpoolWriter:
         """A schema that the rows to come refer to."""
         self._schemas.append(schema)
 
+    def record_schemas(self) -> None:
+        """Record what was learnt at once, before any row refers to it."""
+        self.manifest.record(self.recorded, [], self._schemas)
+        self._schemas = []
+
     def append(self, rows: pa.RecordBatch, ended: int, position: Lsn | None) -> None:
         """Rows in stream order. The first `ended` of them, and all given before, belong to transactions
         that ended, the last of them at `position`; the others to one that goes on."""

@@ -68,7 +68,9 @@ def _existing(now: Situation, found: publications.Publication) -> Check:
     chosen = {table.name for table in now.captured}
     beyond = {name for name in published if chosen.isdisjoint({name, *parts.get(name, ())})}
     if now.makes_publication and (missing or beyond):
-        detail = f"{found.name} will be adjusted: {len(missing)} tables more, {len(beyond)} fewer"
+        changes = ((some(table.name for table in missing), "added"), (some(beyond), "removed"))
+        said = ", ".join(f"{names} {verb}" for names, verb in changes if names)
+        detail = f"{found.name} will be adjusted: {said}"
         return _owns(now, [table.id for table in missing], detail) or ok("publication", detail)
     if missing:
         return (failure if len(missing) == len(now.captured) else warning)(
@@ -90,7 +92,7 @@ def _existing(now: Situation, found: publications.Publication) -> Check:
             "Include them, or run: alter publication … drop table …",
         )
     whose = "Penstock's" if found.ours else "used as it is"
-    return ok("publication", f"{found.name}, {whose}, {len(published)} tables")
+    return ok("publication", f"{found.name}, {whose}, tables: {len(published)}")
 
 
 def slot(now: Situation) -> Check:

@@ -1,0 +1,87 @@
+"""`penstock demo`: the whole way on an embedded PostgreSQL, with a proof at the end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from penstock.demo.run import Progress, Verdict
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, help="How long the shop trades.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="Rows that the shop begins with.")] = 10_000,
+    keep: Annotated[
+        Path | None, typer.Option(help="Keep everything in this folder, to look at it afterwards.")
+    ] = None,
+) -> None:
+    """Follow a live shop through Spark, then prove that source and stream are equal.
+
+    Example: penstock demo --seconds 60 --keep /tmp/shop
+    """
+    from penstock.demo.run import Demo
+
+    console = Console(highlight=False)
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise typer.BadParameter(f"{keep} is not empty")
+    folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+    try:
+        running = Demo(folder, lambda text: console.print(f"[dim]{text} …[/]"))
+        with console.status("") as status:
+            first = True
+
+            def show(progress: Progress) -> None:
+                nonlocal first
+                if first:
+                    console.print(f"The shop trades. In another terminal: penstock tail {running.file}")
+                    first = False
+                status.update(_line(progress))
+
+            verdicts = running.run(seconds, rows, show)
+        equal = _report(console, verdicts, running.problems)
+        if keep is not None:
+            console.print(f"Everything is in {folder}")
+    finally:
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    raise typer.Exit(0 if equal else 1)
+
+
+def _line(progress: Progress) -> str:
+    return (
+        f"{progress.seconds:4.0f} s  {progress.transactions:,} transactions  "
+        f"{progress.changes:,} changes in {progress.batches:,} batches  "
+        f"last batch {progress.batch_ms} ms  {progress.behind_bytes:,} bytes behind"
+    )
+
+
+def _report(console: Console, verdicts: list[Verdict], problems: list[str]) -> bool:
+    table = Table("table", "rows", "source", "stream", "")
+    for verdict in verdicts:
+        sums = (
+            f"{verdict.source.total & (1 << 64) - 1:016x}",
+            f"{verdict.stream.total & (1 << 64) - 1:016x}",
+        )
+        table.add_row(
+            str(verdict.table),
+            f"{verdict.source.rows:,}",
+            *sums,
+            "[green]equal[/]" if verdict.equal else f"[red]not equal[/] ({verdict.stream.rows:,} rows)",
+        )
+    console.print(table)
+    for problem in problems[:5]:
+        console.print(f"[red]{problem}[/]")
+    equal = all(verdict.equal for verdict in verdicts) and not problems
+    console.print(
+        "[green]Source and stream are equal.[/]" if equal else "[red]Source and stream are NOT equal.[/]"
+    )
+    return equal

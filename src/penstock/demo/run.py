@@ -1,0 +1,195 @@
+"""The demo: a shop under load in an embedded PostgreSQL, followed through Spark, proven equal at the end.
+
+Everything is the real thing: the server, the slot, the capture in its own process, the Structured Streaming
+query with its checkpoint. What the query wrote is read back at the end, the tables are rebuilt from it
+change by change, and compared with the source.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from penstock.capture import launch
+from penstock.capture.launch import CaptureProcess
+from penstock.config import Config, SourceConfig, load
+from penstock.demo import shop
+from penstock.demo.proof import Checksum, Rebuild, checksums
+from penstock.embedded.postgres import PostgresServer
+from penstock.model import Lsn, TableId, TableName
+from penstock.postgres.connection import connect
+from penstock.spark.session import session
+from penstock.spool.changes import Change
+from penstock.spool.manifest import Manifest
+from penstock.spool.segment import BeforeKind, Op
+
+_CONFIG = """\
+# The demo's pipeline. While it runs: penstock tail {file}
+pipeline: demo
+sources:
+  - name: shop
+    dsn: {dsn}
+    tables: {{include: ["public.*"]}}
+spool: {{path: {spool}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What there is to see while it runs."""
+
+    seconds: float
+    transactions: int
+    changes: int
+    batches: int
+    batch_ms: int
+    behind_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A table at the source and as the stream tells it."""
+
+    table: TableName
+    source: Checksum
+    stream: Checksum
+
+    @property
+    def equal(self) -> bool:
+        return self.source == self.stream
+
+
+class Demo:
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder = folder.absolute()
+        self.file = self.folder / "shop.yaml"
+        self._tell = tell
+        self._server = PostgresServer(self.folder / "postgres")
+        self._problems: list[str] = []
+
+    def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
+        self._tell("Starting PostgreSQL")
+        self._server.start()
+        try:
+            config, source = self._configure()
+            with connect(source.conninfo()) as connection:
+                shop.create(connection)
+            launch.prepare(source)
+            self._tell("Starting capture")
+            with closing(CaptureProcess(launch.spec_of(config, source))) as capture:
+                capture.wait_until_captured()
+                self._tell("Starting Spark")
+                spark = session(config.spark.master, config.spark.conf, app_name="penstock demo")
+                query = self._follow(spark)
+                self._trade(source, query, capture, (seconds, rows), show)
+                self._tell("Comparing source and stream")
+                return self._prove(spark, source)
+        finally:
+            self._server.stop()
+
+    def _configure(self) -> tuple[Config, SourceConfig]:
+        dsn = f"postgresql://postgres@127.0.0.1:{self._server.port}/postgres"
+        spool = self.folder / "spool"
+        self.file.write_text(_CONFIG.format(file=self.file, dsn=dsn, spool=spool))
+        config = load(self.file)
+        return config, config.sources[0]
+
+    def _follow(self, spark: SparkSession) -> StreamingQuery:
+        changes = spark.readStream.format("postgres_cdc").option("config", str(self.file)).load()
+        return (
+            changes.writeStream.format("parquet")
+            .option("path", str(self.folder / "changes"))
+            .option("checkpointLocation", str(self.folder / "checkpoint"))
+            .start()
+        )
+
+    def _trade(
+        self,
+        source: SourceConfig,
+        query: StreamingQuery,
+        capture: CaptureProcess,
+        amount: tuple[float, int],
+        show: Callable[[Progress], None],
+    ) -> None:
+        seconds, rows = amount
+        with connect(source.conninfo()) as connection, closing(self._manifest()) as manifest:
+            shop.seed(connection, rows)
+            load = shop.Load(source.conninfo(), rate=200)
+            load.start()
+            begin = time.monotonic()
+            seen: dict[int, Any] = {}
+            while time.monotonic() < begin + seconds:
+                capture.check()
+                if not query.isActive:
+                    break
+                time.sleep(0.25)
+                show(self._progress(query, seen, load, time.monotonic() - begin, manifest))
+            load.stop()
+            last = connection.execute("select pg_logical_emit_message(true, 'demo', 'end')::text").fetchone()
+            assert last is not None
+            while manifest.position <= Lsn.parse(last[0]):
+                capture.check()
+                time.sleep(0.05)
+        query.processAllAvailable()
+        query.stop()
+
+    def _progress(
+        self, query: StreamingQuery, seen: dict[int, Any], load: shop.Load, seconds: float, manifest: Manifest
+    ) -> Progress:
+        seen |= {progress["batchId"]: progress for progress in query.recentProgress}
+        done = [progress for progress in seen.values() if progress["numInputRows"]]
+        read = Lsn.parse(done[-1]["sources"][0]["endOffset"]["lsn"]) if done else manifest.retired
+        return Progress(
+            seconds=seconds,
+            transactions=sum(load.done.values()),
+            changes=sum(progress["numInputRows"] for progress in done),
+            batches=len(done),
+            batch_ms=done[-1]["batchDuration"] if done else 0,
+            behind_bytes=max(manifest.next_position(read) - read, 0),
+        )
+
+    def _prove(self, spark: SparkSession, source: SourceConfig) -> list[Verdict]:
+        rebuilt = Rebuild()
+        rebuilt.apply(self._written(spark))
+        self._problems = rebuilt.problems
+        with connect(source.conninfo()) as connection:
+            there = checksums(connection, shop.TABLES)
+        return [Verdict(table, there[table], rebuilt.checksum(table)) for table in shop.TABLES]
+
+    @property
+    def problems(self) -> list[str]:
+        """What did not fit while the tables were rebuilt: a row changed that was not there, and the like."""
+        return self._problems
+
+    def _written(self, spark: SparkSession) -> Iterator[Change]:
+        """What the query wrote, as changes, in order."""
+        with closing(self._manifest()) as manifest:
+            schemas = manifest.schemas()
+        rows = spark.read.parquet(str(self.folder / "changes")).orderBy("commit_lsn", "seq").toArrow()
+        for row in rows.to_pylist(maps_as_pydicts="strict"):
+            table = schemas.get((TableId(row["table_id"]), row["schema_version"]))
+            names = table.column_names if table else ()
+            before, after = row["before"], row["after"]
+            yield Change(
+                table=table,
+                op=Op[row["op"].upper()],
+                commit_lsn=Lsn(row["commit_lsn"]),
+                lsn=Lsn(row["lsn"]),
+                seq=row["seq"],
+                xid=row["xid"],
+                committed_at=row["committed_at"],
+                before_kind=BeforeKind[row["before_kind"].upper()],
+                before=None if before is None else tuple(before.get(name) for name in names),
+                after=None if after is None else tuple(after.get(name) for name in names),
+                unchanged=tuple(names.index(name) for name in row["unchanged"] or ()),
+            )
+
+    def _manifest(self) -> Manifest:
+        return Manifest.open(self.folder / "spool" / "shop")

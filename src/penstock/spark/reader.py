@@ -1,0 +1,144 @@
+"""The reader of a stream: offsets and plans beside the driver, rows on the executors.
+
+A stream's offset is a position in the WAL, `{"lsn": "16/B374D848"}`: everything that committed before it has
+been read. Batches end between transactions.
+
+How far the spool may forget: `start` in `latestOffset` is what Spark has in its commit log, so everything
+before is done with, and the reader says so under its consumer's name. While nothing comes, it moves that on
+with capture, so an idle stream does not hold back the slot.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from penstock.model import Lsn
+from penstock.spark import plan
+from penstock.spark.feed import Feed
+from penstock.spark.followed import Followed
+from penstock.spark.options import EARLIEST, LATEST, Options
+from penstock.spark.shapes import OneTable, Shape
+from penstock.spool.manifest import Manifest
+
+LONG_POLL = 0.1
+"""Seconds that the reader waits for something new before it says that there is nothing."""
+POLL = 0.01
+
+Offset = dict[str, str]
+
+
+class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: Options, shape: Shape, followed: Followed | None) -> None:
+        self._options = options
+        self._feed = Feed(options)
+        self._shape = shape
+        self._followed = followed
+        self._open: Manifest | None = None
+        self._target: Lsn | None = None
+        self._acknowledged: Lsn | None = None
+
+    # Beside the driver
+
+    @property
+    def _manifest(self) -> Manifest:
+        if self._open is None:
+            signal.signal(signal.SIGTERM, _leave)
+            self._open = self._feed.open()
+        return self._open
+
+    def initialOffset(self) -> Offset:
+        manifest, consumer = self._manifest, self._options.consumer
+        wanted = self._options.starting_position
+        while True:
+            start = {EARLIEST: manifest.retired, LATEST: manifest.position}.get(wanted) or Lsn.parse(wanted)
+            held = manifest.consumers().get(consumer)
+            if held is not None and held > start:
+                manifest.forget(consumer)
+            manifest.register(consumer, start)
+            manifest.next_position(start)
+            if wanted != EARLIEST or manifest.retired <= start:
+                return _offset(start)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._manifest.position
+
+    def reportLatestOffset(self) -> Offset:
+        return _offset(self._manifest.position)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        position = _position(start)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        until = time.monotonic() + (LONG_POLL if self._target is None else 0)
+        self._acknowledge(position)
+        while True:
+            captured = self._manifest.position  # before looking: all that committed before it is visible
+            reached = self._up_to_target(position, self._manifest.next_position(position, most))
+            if reached > position:
+                return _offset(reached)
+            if self._target is None and self._feed.look_after():
+                self._acknowledge(captured)
+            if time.monotonic() >= until:
+                return start
+            time.sleep(POLL)
+
+    def _up_to_target(self, start: Lsn, reached: Lsn) -> Lsn:
+        """Under AvailableNow not beyond what was there when the query began."""
+        if self._target is None or reached <= self._target:
+            return reached
+        return max((entry.end for entry in self._manifest.entries(start, self._target)), default=start)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        begin, finish = _position(start), _position(end)
+        entries = self._manifest.entries(begin, finish)
+        schemas = self._manifest.schemas() if entries else {}
+        parts = plan.slices(self._feed.path, entries, begin, schemas)
+        if self._followed is not None:
+            assert isinstance(self._shape, OneTable)
+            parts = self._followed.choose(parts, self._shape)
+        return plan.partitions(parts)
+
+    def commit(self, end: Offset) -> None:
+        self._acknowledge(_position(end))
+
+    def stop(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _acknowledge(self, position: Lsn) -> None:
+        if self._acknowledged is None or position > self._acknowledged:
+            self._manifest.advance(self._options.consumer, position)
+            self._acknowledged = position
+
+    # On the executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, plan.SpoolPartition)
+        for part in partition.slices:
+            for rows in plan.read(part):
+                yield self._shape.batch(rows, part.table)
+
+
+def _offset(position: Lsn) -> Offset:
+    return {"lsn": str(position)}
+
+
+def _position(offset: Mapping[str, str]) -> Lsn:
+    return Lsn.parse(offset["lsn"])
+
+
+def _leave(signal_number: int, frame: FrameType | None) -> Any:  # noqa: ARG001
+    """Spark ends the reader's process with SIGTERM; an exit lets `stop` run."""
+    sys.exit(0)

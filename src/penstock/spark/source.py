@@ -1,0 +1,71 @@
+"""`spark.readStream.format("postgres_cdc")`: the changes of a PostgreSQL database as a Spark stream.
+
+The source reads a spool; where a configuration is given and nobody captures into it, capture is started
+along.
+
+Where things run: `schema` in a process of its own when the stream is loaded; the reader's offsets and plans
+in one long-lived process beside the driver; `read` on the executors, which get their rows from the spool's
+files and nowhere else. Each of these processes imports this module first, and one of them nothing more, so
+it imports the rest only when that is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from penstock.model.errors import ConfigError
+from penstock.spark.options import Options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.followed import Followed
+    from penstock.spark.reader import SpoolReader
+    from penstock.spark.shapes import Shape
+
+
+class PostgresCdc(DataSource):
+    """The data source. What it learns of its table when loaded travels with it to reader and executors."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = Options.read(options)
+        self._followed: Followed | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return "postgres_cdc"
+
+    def schema(self) -> StructType:
+        from penstock.spark.types import spark_schema
+
+        if self._options.table is not None:
+            self._followed = self._find_table()
+        return spark_schema(self._shape().schema)
+
+    def _find_table(self) -> Followed:
+        from penstock.spark.feed import Feed
+        from penstock.spark.followed import follow
+
+        assert self._options.table is not None
+        with closing(Feed(self._options).open()) as manifest:
+            return follow(self._options.table, manifest.schemas(), self._options.text_columns)
+
+    def _shape(self) -> Shape:
+        from penstock.spark.shapes import AllTables
+
+        return self._followed.shape(self._options.before) if self._followed else AllTables()
+
+    def streamReader(self, schema: StructType) -> SpoolReader:
+        from penstock.spark.reader import SpoolReader
+        from penstock.spark.types import spark_schema
+
+        shape = self._shape()
+        if schema != spark_schema(shape.schema):
+            raise ConfigError(
+                "postgres_cdc finds the schema itself", remedy="Leave .schema(…) out of the query"
+            )
+        return SpoolReader(self._options, shape, self._followed)
