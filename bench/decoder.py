@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.capture import pgoutput as pg
-from tests.capture.decoding import Versions
-from tests.capture.pgoutput import Table, xlog
-
 from bench.report import Case, compare, rate
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.reference import ReferenceDecoder
 from penstock.capture.stream import Decoder, Run
 from penstock.model import ZERO
+from tests.capture import pgoutput as pg
+from tests.capture.decoding import Versions
+from tests.capture.pgoutput import Table, xlog
 
 ROWS = 50_000
 RUN_MESSAGES = 20_000

@@ -40,17 +40,26 @@ class Case:
 
 
 def compare(
-    case: str, against: str, ours: Side, theirs: Side, *, unit: str = "rows/s", rounds: int = ROUNDS
+    case: str,
+    against: str,
+    ours: Side,
+    theirs: Side,
+    *,
+    unit: str = "rows/s",
+    memory: Callable[[], float] = lambda: peak_memory_mb(),
 ) -> Case:
-    """Run both sides in turn. With a unit of time (`s`, `ms`) less is better."""
-    our_figures, their_figures, memory = [], [], 0.0
-    for _ in range(max(rounds, ROUNDS)):
+    """Run both sides in turn. With a unit of time (`s`, `ms`) less is better.
+
+    `memory` tells the peak of our last run where that was in another process than this.
+    """
+    our_figures, their_figures, peak = [], [], 0.0
+    for _ in range(ROUNDS):
         reset_peak_memory()
         our_figures.append(ours())
-        memory = max(memory, peak_memory_mb())
+        peak = max(peak, memory())
         their_figures.append(theirs())
     mine, other = median(our_figures), median(their_figures)
-    return Case(case, mine, other, unit, mine / other, round(memory, 1), against)
+    return Case(case, mine, other, unit, mine / other, round(peak, 1), against)
 
 
 def rate(count: int, work: Callable[[], object]) -> float:

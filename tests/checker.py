@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from psycopg import sql
-from tests.bed import Database
 
 from penstock.capture.messages import HEARTBEAT_PREFIX, Reader
 from penstock.demo.proof import Rebuild, RebuiltTable, brief, describe
@@ -37,6 +36,7 @@ from penstock.spool import segment
 from penstock.spool.changes import Change, changes
 from penstock.spool.manifest import Entry, Manifest
 from penstock.spool.segment import BeforeKind, Op, Part
+from tests.bed import Database
 
 SCHEMA_CHANGES = TableName("public", "schema_changes")
 """A row of this table tells what a schema change did to the rows of others: the stream itself does not."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.bed import Database, fresh_database, started_server
 
 from penstock.embedded.postgres import PostgresServer, bundled_bin
+from tests.bed import Database, fresh_database, started_server
 
 FURTHER_BINS = [Path(part) for part in os.environ.get("PENSTOCK_TEST_PG_BINS", "").split(":") if part]
 ON_EVERY_SERVER = ("postgres", "capture", "spool")

@@ -27,13 +27,13 @@ from random import Random
 
 import psycopg
 from psycopg import sql
-from tests.bed import Database
-from tests.checker import SCHEMA_CHANGES
-from tests.writer import EXPECTED, RACES, Writer
 
 from penstock.model import TableName
 from penstock.model.errors import ConnectionFailed
 from penstock.postgres.connection import connect
+from tests.bed import Database
+from tests.checker import SCHEMA_CHANGES
+from tests.writer import EXPECTED, RACES, Writer
 
 LONGEST = "ein_sehr_langer_Spaltenname_der_genau_63_Bytes_braucht_und_hat_"
 ODD = TableName("Odd Schema", "Ord\"er by; ünï 'x'")

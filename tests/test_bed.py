@@ -1,8 +1,7 @@
 """The test bed itself."""
 
-from tests.bed import Database
-
 from penstock.embedded.postgres import PostgresServer
+from tests.bed import Database
 
 
 def test_each_test_has_a_fresh_database(database: Database) -> None:

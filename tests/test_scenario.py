@@ -8,10 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.bed import Database, fresh_database
-from tests.checker import SCHEMA_CHANGES, Ledger, Replica, changes_of_spool, sequence_difference, text_rows
-from tests.scenario import Workload
-from tests.writer import Writer
 
 from penstock.demo.proof import Checksum, checksums
 from penstock.embedded.postgres import PostgresServer
@@ -22,6 +18,10 @@ from penstock.spool.changes import Change
 from penstock.spool.manifest import Identity
 from penstock.spool.segment import SCHEMA, Op
 from penstock.spool.writer import SpoolWriter
+from tests.bed import Database, fresh_database
+from tests.checker import SCHEMA_CHANGES, Ledger, Replica, changes_of_spool, sequence_difference, text_rows
+from tests.scenario import Workload
+from tests.writer import Writer
 
 T = TableName("public", "t")
 

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 import psycopg
 from psycopg import errors, sql
+
+from penstock.postgres.connection import Connection, connect
 from tests import values
 from tests.bed import Database
 from tests.checker import SCHEMA_CHANGES
 from tests.shape import Column, Table, look
-
-from penstock.postgres.connection import Connection, connect
 
 EXPECTED = (errors.IntegrityError, errors.CardinalityViolation)
 """How a transaction may fail without anybody else around."""

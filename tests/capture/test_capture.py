@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Iterator
@@ -128,7 +129,8 @@ def test_a_lost_connection_is_taken_up_again(source: Database, tmp_path: Path) -
         for number in range(3):
             source.execute(f"insert into people values ({number}, 'n{number}')")
             source.execute(
-                "select pg_terminate_backend(active_pid) from pg_replication_slots where active_pid is not null and database = current_database()"
+                "select pg_terminate_backend(active_pid) from pg_replication_slots"
+                " where active_pid is not null and database = current_database()"
             )
         capture.until_past(source)
     assert names(tmp_path) == ["n0", "n1", "n2"]
@@ -234,6 +236,30 @@ def test_a_publication_that_goes_away_stops_the_capture(source: Database, tmp_pa
     assert names(tmp_path) == ["kept"]
 
 
+def test_a_transaction_that_begins_where_a_message_ends_is_not_lost(source: Database, tmp_path: Path) -> None:
+    """The server gives the end of an immediate message's record; a commit may stand exactly there."""
+    spec = spec_for(source, tmp_path)
+    with source.connect() as writer:
+        with running(spec) as capture:
+            capture.until_past(source)
+            writer.execute("begin")
+            writer.execute("insert into people values (1, 'kept')")
+            if writer.info.server_version < 170000:
+                pytest.skip("before 17 nothing flushes a message without writing to the WAL after it")
+            told = writer.execute(
+                "select pg_logical_emit_message(false, 'note', 'x', flush => true)::text"
+            ).fetchone()
+            assert told is not None
+            eventually(lambda: (manifest.position(tmp_path) or Lsn(0)) >= Lsn.parse(told[0]))
+        writer.execute("commit")
+    with running(spec) as capture:
+        capture.until_past(source)
+    assert [change.after for change in captured(tmp_path)] == [
+        ("note", "immediate", "\\x78"),
+        ("1", "kept", None),
+    ]
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_large_transaction_arrives_without_what_was_rolled_back(
     source: Database, tmp_path: Path, streaming: bool
@@ -243,15 +269,15 @@ def test_a_large_transaction_arrives_without_what_was_rolled_back(
         with source.connect() as writer, source.connect() as other:
             with writer.transaction():
                 writer.execute("insert into people select g, 'kept' from generate_series(1, 3000) g")
-                with pytest.raises(ZeroDivisionError), writer.transaction():
+                with writer.transaction():
                     writer.execute("insert into people select g, 'gone' from generate_series(3001, 6000) g")
                     other.execute("insert into people values (-1, 'other')")
-                    raise ZeroDivisionError
+                    raise psycopg.Rollback
                 writer.execute("insert into people select g, 'kept' from generate_series(6001, 9000) g")
                 time.sleep(0.3)
-            with pytest.raises(ZeroDivisionError), writer.transaction():
+            with writer.transaction():
                 writer.execute("insert into people select g, 'gone' from generate_series(10001, 14000) g")
-                raise ZeroDivisionError
+                raise psycopg.Rollback
         capture.until_past(source)
     found = captured(tmp_path)
     assert found[0].after == ("-1", "other", None)
@@ -282,9 +308,9 @@ def test_a_full_disk_pauses_the_capture_and_loses_nothing(source: Database, smal
     with capture_logs() as told, running(spec_for(source, small_disk / "spool")) as capture:
         source.execute("insert into people values (0, 'before')")
         capture.until_past(source)
-        with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
-            while True:
-                file.write(b"x" * 4096)
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
         source.execute(
             "insert into people select g, md5(g::text), md5(random()::text) from generate_series(1, 3000) g"
         )

@@ -8,18 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.capture import pgoutput as pg
-from tests.capture.decoding import Outcome, Versions, drive
-from tests.capture.pgoutput import UNCHANGED, Table, xlog
 
 from penstock.capture import decoder as fast
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.messages import HEARTBEAT_PREFIX
-from penstock.capture.reference import PartialInsert, ReferenceDecoder
+from penstock.capture.reference import ReferenceDecoder
 from penstock.capture.stream import Decoder, Rows, Run
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import MalformedMessage
 from penstock.model.events import Begin, Commit, Delete, Insert, Message, Relation, Truncate, Update
+from tests.capture import pgoutput as pg
+from tests.capture.decoding import Outcome, Versions, drive
+from tests.capture.pgoutput import UNCHANGED, Table, xlog
 
 USERS = Table(10, ("id", "name", "bio"))
 ORDERS = Table(20, ("id",))
@@ -299,7 +299,7 @@ def test_the_reference_gives_events() -> None:
     at = Lsn(500)
     assert rows == [
         Insert(Lsn(101), at, 0, orders.table_schema.id, ("1",)),
-        PartialInsert(Lsn(102), at, 1, users.table_schema.id, ("1", "Ann", None), (2,)),
+        Insert(Lsn(102), at, 1, users.table_schema.id, ("1", "Ann", None), (2,)),
         Update(
             Lsn(103),
             at,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.capture.decoding import Versions, assert_same, cut, drive
-from tests.capture.pgoutput import damaged, streams
 
 from penstock.capture import kernels
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.reference import ReferenceDecoder
 from penstock.capture.stream import Run
 from penstock.model import ZERO, Lsn
+from tests.capture.decoding import Versions, assert_same, cut, drive
+from tests.capture.pgoutput import damaged, streams
 
 CUTS = st.lists(st.integers(0, 200), max_size=4)
 STARTS = st.sampled_from([ZERO, ZERO, Lsn(101_500), Lsn(300_000)])

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bed import Database
-from tests.capture.decoding import Outcome, Versions, assert_same, cut, drive
-from tests.capture.workload import RECORDINGS, peek, recorded
 
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.reference import ReferenceDecoder
 from penstock.capture.stream import Block, StreamAbort, StreamCommit
 from penstock.model import ZERO
+from tests.bed import Database
+from tests.capture.decoding import Outcome, Versions, assert_same, cut, drive
+from tests.capture.workload import RECORDINGS, peek, recorded
 
 BIG, LARGE = "big" * 1000, "z" * 3000
 Values = Sequence[str | None]

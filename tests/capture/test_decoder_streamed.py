@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.capture import pgoutput as pg
-from tests.capture.decoding import Versions, drive
-from tests.capture.pgoutput import Table, xlog
 
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.reference import ReferenceDecoder
 from penstock.capture.stream import Block, Decoder, Rows, Run, StreamAbort, StreamCommit
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import MalformedMessage
+from tests.capture import pgoutput as pg
+from tests.capture.decoding import Versions, drive
+from tests.capture.pgoutput import Table, xlog
 
 TABLE = Table(10, ("id",))
 WIDER = Table(10, ("id", "name"))

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.bed import Database
 
 from penstock.embedded.postgres import PostgresServer
+from tests.bed import Database
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import psycopg
 import pytest
-from tests.bed import Database, fresh_database
-from tests.checker import Ledger
 
 from penstock.demo import shop
 from penstock.demo.proof import Checksum, Rebuild, checksums
@@ -16,6 +14,8 @@ from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
 from penstock.postgres.connection import connect
 from penstock.spool.changes import Change
+from tests.bed import Database, fresh_database
+from tests.checker import Ledger
 
 ORDERS = TableName("public", "orders")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.bed import Database
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableName
@@ -15,6 +14,7 @@ from penstock.model.errors import NotReady
 from penstock.postgres import catalog
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection, connect
+from tests.bed import Database
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
-from tests.bed import Database
 
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady, PenstockError, SlotInUse
 from penstock.postgres.connection import connect, explain, replication_conninfo, settle, with_session
+from tests.bed import Database
 
 
 def settings(connection: psycopg.Connection[tuple[object, ...]]) -> list[object]:

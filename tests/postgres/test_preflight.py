@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from tests.bed import Database
 
 from penstock.config import SourceConfig
 from penstock.embedded.postgres import PostgresServer
 from penstock.postgres import preflight, publication, slot
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight import Check
+from tests.bed import Database
 
 Role = Callable[[str], str]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 from psycopg.conninfo import make_conninfo
-from tests.bed import Database
 
 from penstock.model import TableName
 from penstock.model.errors import AccessDenied, PenstockError, PublicationMissing
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect
+from tests.bed import Database
 
 A, B = TableName("public", "a"), TableName("public", "b")
 WEIRD = TableName('Scheme "x"', 'Täble; drop table a; --"')

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from tests.bed import Database
 
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import AccessDenied, NotReady, PenstockError, SlotInUse, SlotLost
 from penstock.postgres import slot
 from penstock.postgres.connection import Connection, connect
+from tests.bed import Database
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from tests.bed import Database
 
 from penstock.model import ColumnType, TypeKind
 from penstock.model.errors import ConnectionFailed
 from penstock.postgres.connection import Connection, connect
 from penstock.postgres.types import TypeCatalog
+from tests.bed import Database
 
 
 @pytest.fixture

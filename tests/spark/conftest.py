@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from tests.spark.made import ORDERS, USERS, MadeSpool
 
 from penstock.spark.session import session
+from tests.spark.made import ORDERS, USERS, MadeSpool
 
 Collect = Callable[..., list[Row]]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, Row
-from tests.spark.conftest import Collect
-from tests.spark.made import ORDERS, START, USERS, MadeSpool, table
 
 from penstock.model import Lsn
 from penstock.spool.segment import BeforeKind
+from tests.spark.conftest import Collect
+from tests.spark.made import ORDERS, START, USERS, MadeSpool, table
 
 Stream = Callable[..., DataFrame]
 

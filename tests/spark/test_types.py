@@ -15,14 +15,14 @@ import psycopg
 import pyarrow as pa
 import pytest
 from psycopg.pq import Format
-from tests.bed import Database
-from tests.spark.made import MadeSpool, table
 
 from penstock.model import ColumnType, TypeKind
 from penstock.postgres.types import TypeCatalog
 from penstock.spark.typed import first_refused, typed
 from penstock.spark.types import arrow_type, spark_type
 from penstock.spool.segment import BeforeKind
+from tests.bed import Database
+from tests.spark.made import MadeSpool, table
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "types.md"
 

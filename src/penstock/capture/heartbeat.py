@@ -12,10 +12,9 @@ import threading
 import psycopg
 import structlog
 
+from penstock.capture.messages import HEARTBEAT_PREFIX
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import connect
-
-PREFIX = "penstock.heartbeat"
 
 _BEAT = """
 select pg_logical_emit_message(false, %(prefix)s, '')
@@ -46,7 +45,7 @@ class Heartbeat(threading.Thread):
         last: str | None = None
         with connect(self._conninfo) as connection:
             while True:
-                beat = connection.execute(_BEAT, {"prefix": PREFIX, "last": last}).fetchone()
+                beat = connection.execute(_BEAT, {"prefix": HEARTBEAT_PREFIX, "last": last}).fetchone()
                 last = beat[0] if beat else last
                 if self._ending.wait(self._seconds):
                     return

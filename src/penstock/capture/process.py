@@ -2,8 +2,8 @@
 
 The receiver's thread reads the socket and sends feedback; the worker's decodes and writes. Whatever can be
 tried again is tried again, from the recorded position, with pauses that grow and that start over once the
-stream flows; only a temporary slot cannot be, since it ends with its connection. A slot that is missing, invalidated or not where we left it stops the capture: going on would
-mean to lose changes without a word.
+stream flows; only a temporary slot cannot be, since it ends with its connection. A slot that is missing,
+invalidated or not where we left it stops the capture: going on would mean to lose changes without a word.
 
 What a crash leaves at the very start, after each step:
 1. the slot created: the next start finds it, and no spool, and begins where the slot begins;

@@ -30,7 +30,7 @@ _SLOT_GONE = ("42704", "55000")
 """undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
 KEEPALIVE = ord("k")
 KEEPALIVE_SIZE = 18
-RUN_BYTES = 4 << 20
+RUN_BYTES = 2 << 20
 GATHER = 0.02
 
 

@@ -46,14 +46,6 @@ from penstock.spool.segment import EMPTY, SCHEMA, BeforeKind, Op
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class PartialInsert(Insert):
-    """An insert that a row filter made of an update: the values that the update did not touch, and that
-    are stored apart (TOAST), are not in the WAL, so PostgreSQL could not send them."""
-
-    unchanged: tuple[int, ...] = ()
-
-
 @dataclass(slots=True)
 class _Transaction:
     commit_lsn: Lsn
@@ -258,7 +250,7 @@ class _Changes:
             return Delete(*place, old)
         if data.kind == "U":
             return Update(*place, new, old, unchanged)
-        return PartialInsert(*place, new, unchanged) if unchanged else Insert(*place, new)
+        return Insert(*place, new, unchanged)
 
     def _truncate(self, reader: Reader) -> Event:
         truncate, transaction = messages.truncate(reader), self._open(reader)
@@ -323,7 +315,7 @@ def _rows(event: Event, changes: _Changes) -> Iterator[tuple[Any, ...]]:
     made: list[tuple[TableId, Op, OldRow | None, Row | None, tuple[int, ...]]]
     match event:
         case Insert(table_id=table_id, table_row=after):
-            unchanged = event.unchanged if isinstance(event, PartialInsert) else ()
+            unchanged = event.unchanged
             made = [(table_id, Op.INSERT, None, after, unchanged)]
         case Update(table_id=table_id, table_row=after, old_table_row=old, unchanged=unchanged):
             made = [(table_id, Op.UPDATE, old, after, unchanged)]

@@ -41,8 +41,7 @@ class Relations:
             arrival = self._arrivals.get((message.table_id, lsn), 0)
         else:
             arrival = self._arrived = self._arrived + 1
-        self._known[message.table_id] = (schema, len(message.columns), arrival)
-        self._arrange()
+        self._remember(message.table_id, (schema, len(message.columns), arrival))
         return schema
 
     def get(self, table_id: int) -> TableSchema | None:
@@ -66,10 +65,13 @@ class Relations:
         """The streamed transaction committed: what it described holds from now on, unless outdated."""
         for table_id, known in replayed._known.items():
             if table_id not in self._known or self._known[table_id][2] < known[2]:
-                self._known[table_id] = known
-        self._arrange()
+                self._remember(table_id, known)
 
-    def _arrange(self) -> None:
-        ordered = sorted(self._known.items())
-        rows = [(table_id, schema.version, columns) for table_id, (schema, columns, _) in ordered]
-        self.lookup = np.ascontiguousarray(np.array(rows, np.int64).reshape(-1, 3).T)
+    def _remember(self, table_id: int, known: tuple[TableSchema, int, Arrival]) -> None:
+        entry = (table_id, known[0].version, known[1])
+        place = int(np.searchsorted(self.lookup[0], table_id))
+        if table_id in self._known:
+            self.lookup[:, place] = entry
+        else:
+            self.lookup = np.ascontiguousarray(np.insert(self.lookup, place, entry, axis=1))
+        self._known[table_id] = known

@@ -75,14 +75,9 @@ def published(connection: Connection, name: str) -> list[RelationMessage]:
     rows = connection.execute(
         _COLUMNS, ([table.schema for table in tables], [table.name for table in tables])
     ).fetchall()
-    return [
-        RelationMessage(
-            *described,
-            columns=tuple(
-                RelationColumn(*column[4:])
-                for column in columns
-                if column[4] in tables[TableName(*described[1:3])]
-            ),
-        )
-        for described, columns in groupby(rows, itemgetter(0, 1, 2, 3))
-    ]
+    relations = []
+    for (table_id, schema, table, identity), columns in groupby(rows, itemgetter(0, 1, 2, 3)):
+        listed = tables[TableName(schema, table)]
+        kept = tuple(RelationColumn(*column[4:]) for column in columns if column[4] in listed)
+        relations.append(RelationMessage(table_id, schema, table, identity, kept))
+    return relations

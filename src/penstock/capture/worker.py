@@ -21,7 +21,7 @@ from penstock.capture.spec import CaptureSpec
 from penstock.capture.spill import Spill
 from penstock.capture.state import Report
 from penstock.capture.stream import Block, Rows, Run, Step, StreamAbort, StreamCommit
-from penstock.model import ZERO, Lsn
+from penstock.model import ZERO
 from penstock.model.errors import SpoolFull
 from penstock.postgres.types import TypeCatalog
 from penstock.spool.writer import SpoolWriter

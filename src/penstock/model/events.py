@@ -42,6 +42,8 @@ class Insert:
     seq: int
     table_id: TableId
     table_row: Row
+    unchanged: tuple[int, ...] = ()
+    """As for an update: a row filter can turn an update into an insert."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,10 +38,11 @@ class Rows:
         self.values: pa.StringArray = lists.flatten()
         if len(self.values) != int(self.valid.sum()) * width:
             raise SpoolDamaged(f"rows do not have the {width} values of their table's columns")
+        self._first = (np.cumsum(self.valid) - 1) * width
+        self._null = None if self.valid.all() else ~self.valid
 
     def column(self, place: int) -> pa.StringArray:
-        places = (np.cumsum(self.valid) - 1) * self.width + place
-        return self.values.take(pa.array(places, mask=~self.valid))
+        return self.values.take(pa.array(self._first + place, mask=self._null))
 
     def maps(self, names: Sequence[str], keep: npt.NDArray[np.bool_] | None) -> pa.MapArray:
         """Each row as a map from column name to value; `keep` says, per row and column, which are in it."""

@@ -153,17 +153,14 @@ class OneTable:
     def batch(self, rows: pa.RecordBatch, table: TableSchema | None) -> pa.RecordBatch:
         if table is None:
             raise SpoolDamaged("a logical message stands among the rows of a table")
-        operations = rows["op"]
-        new = _unless(pc.equal(operations, int(Op.TRUNCATE)), rows["after"])
-        current = pc.if_else(pc.equal(operations, int(Op.DELETE)), rows["before"], new)
         before = [self._old(rows, table)] if self.with_before else []
         return pa.record_batch(
             [
-                named(operations, OPERATIONS),
+                named(rows["op"], OPERATIONS),
                 *(rows[field.name.removeprefix("_")] for field in SYSTEM_COLUMNS[1:-1]),
                 unchanged_names(rows["unchanged"], table.column_names),
                 *before,
-                *self._typed(current, rows, table),
+                *self._typed(_current(rows), rows, table),
             ],
             schema=self.schema,
         )
@@ -196,6 +193,16 @@ class OneTable:
                     table=table.name,
                     column=column.name,
                 )
+
+
+def _current(rows: pa.RecordBatch) -> pa.ListArray:
+    """What a row is after the change; for a delete what it was, for a truncate nothing."""
+    current = rows["after"]
+    truncate = pc.equal(rows["op"], int(Op.TRUNCATE))
+    if pc.any(truncate).as_py():
+        current = _unless(truncate, current)
+    delete = pc.equal(rows["op"], int(Op.DELETE))
+    return pc.if_else(delete, rows["before"], current) if pc.any(delete).as_py() else current
 
 
 def _typed_column(text: pa.StringArray, column: Column, rows: pa.RecordBatch, table: TableSchema) -> pa.Array:

@@ -51,7 +51,7 @@ SCHEMA = pa.schema(
         pa.field("unchanged", pa.list_(pa.int32())),
     ]
 )
-EMPTY = pa.RecordBatch.from_pylist([], SCHEMA)
+EMPTY = pa.record_batch([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 class Op(IntEnum):

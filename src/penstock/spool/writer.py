@@ -25,7 +25,7 @@ from penstock.spool import segment
 from penstock.spool.manifest import Identity, Manifest
 from penstock.spool.segment import Segment
 
-SEGMENT_BYTES = 32 << 20
+SEGMENT_BYTES = 16 << 20
 
 
 class SpoolWriter:

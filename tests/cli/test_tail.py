@@ -1,0 +1,108 @@
+"""`penstock tail`, as it is run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.capture.launch import spec_of
+from penstock.config import load
+from tests.bed import Database
+from tests.capture.running import eventually, running
+
+TAIL = [sys.executable, "-c", "from penstock.cli import main; main()", "tail"]
+
+
+@pytest.fixture
+def config(database: Database, tmp_path: Path) -> Path:
+    database.execute(
+        "create table users (id int primary key, name text)", "create table other (id int primary key)"
+    )
+    path = tmp_path / "shop.yml"
+    path.write_text(
+        f"pipeline: shop\nspool: {{path: {tmp_path}/spool}}\n"
+        f"sources:\n  - name: eu\n    dsn: {database.dsn} password=hush\n"
+    )
+    return path
+
+
+class Tail:
+    def __init__(self, *arguments: object) -> None:
+        self._child = subprocess.Popen(
+            [*TAIL, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self._child.stderr is not None
+        self.said = self._child.stderr.readline()
+
+    def finish(self, *, interrupt: bool = False) -> tuple[int, list[str], str]:
+        if interrupt:
+            self._child.send_signal(signal.SIGINT)
+        printed, complained = self._child.communicate(timeout=60)
+        return self._child.returncode, printed.splitlines(), complained
+
+
+def left_behind(database: Database) -> list[tuple[str]]:
+    return database.query(
+        "select slot_name from pg_replication_slots where database = current_database()"
+        " union all select pubname from pg_publication"
+    )
+
+
+def test_changes_are_printed_as_they_happen_and_nothing_is_left(database: Database, config: Path) -> None:
+    tail = Tail(config, "--json", "--limit", 3, "--table", "users")
+    assert "temporary slot" in tail.said
+    database.execute(
+        "insert into users values (1, 'Ada'), (2, null)",
+        "insert into other values (1)",
+        "delete from users where id = 1",
+    )
+    code, lines, _ = tail.finish()
+    assert code == 0
+    found = [json.loads(line) for line in lines]
+    assert [(change["op"], change["before"], change["after"]) for change in found] == [
+        ("insert", None, {"id": "1", "name": "Ada"}),
+        ("insert", None, {"id": "2", "name": None}),
+        ("delete", {"id": "1"}, None),
+    ]
+    assert {change["table"] for change in found} == {"public.users"}
+    eventually(lambda: not left_behind(database))
+
+
+def test_ctrl_c_ends_it_quietly(database: Database, config: Path) -> None:
+    tail = Tail(config)
+    database.execute("insert into users values (1, 'Ada')")
+    code, _, complained = tail.finish(interrupt=True)
+    assert (code, complained) == (130, "")
+    eventually(lambda: not left_behind(database))
+
+
+def test_a_running_capture_is_followed_without_taking_part(database: Database, config: Path) -> None:
+    loaded = load(config)
+    spec = spec_of(loaded, loaded.source())
+    database.execute(f'create publication "{spec.publication}" for table users')
+    with running(spec) as capture:
+        capture.until_state("streaming")
+        tail = Tail(config, "--limit", 1)
+        assert "following the running capture" in tail.said
+        database.execute("insert into users values (7, 'Grace')")
+        code, lines, _ = tail.finish()
+    assert code == 0
+    assert lines[0].endswith("public.users id=7 name=Grace")
+    assert left_behind(database) == [(spec.slot,), (spec.publication,)]
+
+
+def test_an_unreachable_server_is_said_in_one_line(tmp_path: Path) -> None:
+    config = tmp_path / "shop.yml"
+    config.write_text(
+        "pipeline: shop\nsources:\n  - name: eu\n    dsn: postgresql://cdc:hush@127.0.0.1:1/shop\n"
+    )
+    tail = Tail(config)
+    code, lines, complained = tail.finish()
+    assert (code, lines, complained) == (1, [], "")
+    assert tail.said.startswith("error: ")
+    assert "hush" not in tail.said
