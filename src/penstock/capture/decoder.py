@@ -7,6 +7,7 @@ transactions (`Block`, `StreamAbort`, `StreamCommit`) cut a batch, because their
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from penstock.capture import kernels, messages
 from penstock.capture.batch import Batch, Row, arrays
 from penstock.capture.kernels import Int64s
-from penstock.capture.messages import EPOCH_US, HEARTBEAT_PREFIX, Reader, XLogData
+from penstock.capture.messages import EPOCH_US, HEARTBEAT_PREFIX, Reader, RelationMessage, XLogData
 from penstock.capture.relations import Relations
 from penstock.capture.stream import Block, Rows, Run, Schemas, Step, StreamAbort, StreamCommit
-from penstock.model import NO_TABLE, ZERO, Lsn
+from penstock.model import NO_TABLE, ZERO, Lsn, TableSchema
 from penstock.model.errors import MalformedMessage
 from penstock.spool.segment import EMPTY, Op
 
@@ -46,6 +47,20 @@ WRONG = {
     kernels.TEXT: "it holds a value that is not UTF-8",
 }
 """What is wrong with the message that a scan stopped at."""
+
+
+def warm_up() -> None:
+    """Load the kernels (on a new machine: compile them, in some ten seconds) before the stream begins."""
+
+    class NoTables:
+        def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema:
+            raise AssertionError(relation, lsn)
+
+    header = b"w" + struct.pack("!qqq", 1, 1, 0)
+    message = header + b"M" + struct.pack("!bq", 0, 1) + b"\0" + struct.pack("!i", 0)
+    block = [header + b"S" + struct.pack("!IB", 1, 1), header + b"E"]
+    for _ in FastDecoder(NoTables(), ZERO).decode(Run.of([message, *block])):
+        pass
 
 
 class FastDecoder:

@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import structlog
-
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import from_dict
 from penstock.config import Config, SourceConfig
-from penstock.model.errors import PenstockError, SpoolInUse
+from penstock.model.errors import PenstockError
 from penstock.postgres import catalog, publication
 from penstock.postgres.connection import connect
 from penstock.spool import manifest
@@ -137,16 +135,23 @@ class CaptureProcess:
 _started: dict[Path, CaptureProcess] = {}
 
 
-def ensure(spec: CaptureSpec) -> None:
-    """See to it that somebody captures into this spool, for as long as this process lives."""
-    if not is_captured(spec.spool):
-        ended = _started.pop(spec.spool, None)
-        if ended is not None:
-            ended.check()
-        process = CaptureProcess(spec)
+def ensure(spec: CaptureSpec, source: SourceConfig | None = None) -> None:
+    """See to it that somebody captures into this spool, for as long as this process lives.
+
+    Returns when there is a spool to read; raises what ended our own capture, or keeps it from beginning.
+    Once there is a spool, a source that cannot be reached is waited for.
+    """
+    ours = _started.get(spec.spool)
+    if ours is None and not is_captured(spec.spool):
         try:
-            process.wait_until_captured()
-        except SpoolInUse:
+            if source is not None:
+                prepare(source)
+        except PenstockError as error:
+            if not error.retry or not manifest.exists(spec.spool):
+                raise
             return
-        _started[spec.spool] = process
-        structlog.get_logger("penstock.capture").info("capture started", source=spec.source, pid=process.pid)
+        ours = _started[spec.spool] = CaptureProcess(spec)
+    if ours is not None:
+        ours.check()
+        if not manifest.exists(spec.spool):
+            ours.wait_until_captured()

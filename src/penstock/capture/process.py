@@ -7,7 +7,7 @@ invalidated or not where we left it stops the capture: going on would mean to lo
 
 What a crash leaves at the very start, after each step:
 1. the slot created: the next start finds it, and no spool, and begins where the slot begins;
-2. the manifest made: the position is the slot's; from now on a missing slot is a loss;
+2. the slot taken (nobody else can move it now) and the manifest made: from now on a missing slot is a loss;
 3. the consumers registered: nothing is acknowledged before they have it;
 4. the tables' schemas recorded: only so that readers know them early.
 """
@@ -19,6 +19,7 @@ import threading
 import time
 from contextlib import closing
 
+from penstock.capture.decoder import warm_up
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
 from penstock.capture.schemas import SpoolSchemas, published
@@ -62,6 +63,7 @@ class Capture:
 
     def run(self) -> None:
         """Capture until told to stop; raises what cannot be tried again."""
+        warm_up()
         while not self._stop.is_set():
             try:
                 self._stream()
@@ -80,19 +82,20 @@ class Capture:
         spec = self._spec
         self._report("starting")
         with Receiver(replication_conninfo(spec.conninfo)) as receiver:
-            start = self._find_slot(receiver)
+            position = self._find_position(receiver)
+            receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             identity = Identity(receiver.system_id, receiver.database, spec.slot)
-            with closing(SpoolWriter(spec.spool, identity, start)) as writer:
+            with closing(SpoolWriter(spec.spool, identity, position)) as writer:
                 for consumer in spec.consumers:
                     writer.manifest.register(consumer, writer.recorded)
                 if not writer.manifest.schemas():
                     self._learn_tables(writer)
-                receiver.start(spec.slot, spec.publication, writer.recorded, streaming=spec.streaming)
                 self._report("streaming", slot=spec.slot, position=str(writer.recorded))
                 self._pump(receiver, writer)
 
-    def _find_slot(self, receiver: Receiver) -> Lsn:
-        """Where the slot begins, having checked that it still holds what the spool needs next."""
+    def _find_position(self, receiver: Receiver) -> Lsn:
+        """Where to begin: where the spool ends, having checked that the slot still has what follows;
+        without a spool, where the slot begins."""
         spec = self._spec
         if spec.temporary_slot:
             return receiver.create_temporary_slot(spec.slot)
@@ -105,7 +108,7 @@ class Capture:
                 return start
         slot.check_usable(found, position or ZERO)
         assert found is not None
-        return found.confirmed_flush or ZERO
+        return position or found.confirmed_flush or ZERO
 
     def _learn_tables(self, writer: SpoolWriter) -> None:
         with connect(self._spec.conninfo) as connection, closing(TypeCatalog(lambda: connection)) as types:

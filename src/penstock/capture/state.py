@@ -19,6 +19,7 @@ import structlog
 
 from penstock.model import errors
 from penstock.model.errors import PenstockError
+from penstock.spool.writer import captured_by
 
 FILE = "capture.json"
 
@@ -34,6 +35,8 @@ def reporter(source: str, spool: Path) -> Report:
         tell: Callable[..., None] = log.warning if error else log.info
         told = detail | ({"error": str(error)} if error else {})
         tell(f"capture {state}", source=source, **told)
+        if captured_by(spool) not in (None, os.getpid()):
+            return  # the file tells of the process that captures, not of one that waits for its turn
         document = {
             "state": state,
             "pid": os.getpid(),

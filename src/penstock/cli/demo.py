@@ -36,17 +36,19 @@ def demo(
     folder.chmod(0o755)
     try:
         running = Demo(folder, lambda text: console.print(f"[dim]{text} …[/]"))
+        seen: list[Progress] = []
         with console.status("") as status:
-            first = True
 
             def show(progress: Progress) -> None:
-                nonlocal first
-                if first:
-                    console.print(f"The shop trades. In another terminal: penstock tail {running.file}")
-                    first = False
+                if not seen:
+                    console.print(
+                        f"The shop trades. In another terminal: penstock tail {running.file}", soft_wrap=True
+                    )
+                seen.append(progress)
                 status.update(_line(progress))
 
             verdicts = running.run(seconds, rows, show)
+        console.print(_line(seen[-1]))
         equal = _report(console, verdicts, running.problems)
         if keep is not None:
             console.print(f"Everything is in {folder}")

@@ -8,12 +8,13 @@ change by change, and compared with the source.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -23,7 +24,7 @@ from penstock.config import Config, SourceConfig, load
 from penstock.demo import shop
 from penstock.demo.proof import Checksum, Rebuild, checksums
 from penstock.embedded.postgres import PostgresServer
-from penstock.model import Lsn, TableId, TableName
+from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.postgres.connection import connect
 from penstock.spark.session import session
 from penstock.spool.changes import Change
@@ -87,10 +88,13 @@ class Demo:
                 capture.wait_until_captured()
                 self._tell("Starting Spark")
                 spark = session(config.spark.master, config.spark.conf, app_name="penstock demo")
-                query = self._follow(spark)
-                self._trade(source, query, capture, (seconds, rows), show)
-                self._tell("Comparing source and stream")
-                return self._prove(spark, source)
+                try:
+                    with _stopped_after(spark, self._follow(spark)) as query:
+                        self._trade(source, query, capture, (seconds, rows), show)
+                    self._tell("Comparing source and stream")
+                    return self._prove(spark, source)
+                finally:
+                    spark.stop()
         finally:
             self._server.stop()
 
@@ -138,21 +142,20 @@ class Demo:
                 capture.check()
                 time.sleep(0.05)
         query.processAllAvailable()
-        query.stop()
 
     def _progress(
         self, query: StreamingQuery, seen: dict[int, Any], load: shop.Load, seconds: float, manifest: Manifest
     ) -> Progress:
         seen |= {progress["batchId"]: progress for progress in query.recentProgress}
         done = [progress for progress in seen.values() if progress["numInputRows"]]
-        read = Lsn.parse(done[-1]["sources"][0]["endOffset"]["lsn"]) if done else manifest.retired
+        slowest = min(manifest.consumers().values(), default=manifest.position)
         return Progress(
             seconds=seconds,
             transactions=sum(load.done.values()),
             changes=sum(progress["numInputRows"] for progress in done),
             batches=len(done),
             batch_ms=done[-1]["batchDuration"] if done else 0,
-            behind_bytes=max(manifest.next_position(read) - read, 0),
+            behind_bytes=max(manifest.position - slowest, 0),
         )
 
     def _prove(self, spark: SparkSession, source: SourceConfig) -> list[Verdict]:
@@ -173,23 +176,49 @@ class Demo:
         with closing(self._manifest()) as manifest:
             schemas = manifest.schemas()
         rows = spark.read.parquet(str(self.folder / "changes")).orderBy("commit_lsn", "seq").toArrow()
-        for row in rows.to_pylist(maps_as_pydicts="strict"):
-            table = schemas.get((TableId(row["table_id"]), row["schema_version"]))
-            names = table.column_names if table else ()
-            before, after = row["before"], row["after"]
-            yield Change(
-                table=table,
-                op=Op[row["op"].upper()],
-                commit_lsn=Lsn(row["commit_lsn"]),
-                lsn=Lsn(row["lsn"]),
-                seq=row["seq"],
-                xid=row["xid"],
-                committed_at=row["committed_at"],
-                before_kind=BeforeKind[row["before_kind"].upper()],
-                before=None if before is None else tuple(before.get(name) for name in names),
-                after=None if after is None else tuple(after.get(name) for name in names),
-                unchanged=tuple(names.index(name) for name in row["unchanged"] or ()),
-            )
+        return changes_of(rows, schemas)
 
     def _manifest(self) -> Manifest:
         return Manifest.open(self.folder / "spool" / "shop")
+
+
+def changes_of(rows: pa.Table, schemas: Mapping[tuple[TableId, int], TableSchema]) -> Iterator[Change]:
+    """Rows of `postgres_cdc` (all tables, as maps) as the changes they were made from."""
+    for row in rows.to_pylist(maps_as_pydicts="strict"):
+        table = schemas.get((TableId(row["table_id"]), row["schema_version"]))
+        names = table.column_names if table else ()
+        before, after = row["before"], row["after"]
+        op = Op[row["op"].upper()]
+        yield Change(
+            table=table,
+            op=op,
+            commit_lsn=Lsn(row["commit_lsn"]),
+            lsn=Lsn(row["lsn"]),
+            seq=row["seq"],
+            xid=row["xid"],
+            committed_at=row["committed_at"],
+            before_kind=BeforeKind[row["before_kind"].upper()],
+            before=None if before is None else tuple(before.get(name) for name in names),
+            after=None if after is None else _after(op, after, names),
+            unchanged=tuple(names.index(name) for name in row["unchanged"] or ()),
+        )
+
+
+def _after(op: Op, after: Mapping[str, str], names: tuple[str, ...]) -> tuple[str | None, ...]:
+    match op:
+        case Op.MESSAGE:
+            kind = "transactional" if after["transactional"] == "true" else "immediate"
+            return after["prefix"], kind, after["content"]
+        case Op.TRUNCATE:
+            return tuple(option for option in after["options"].split(", ") if option)
+    return tuple(after.get(name) for name in names)
+
+
+@contextmanager
+def _stopped_after(spark: SparkSession, query: StreamingQuery) -> Iterator[StreamingQuery]:
+    """Stopped quietly: Spark complains at length of a batch that was interrupted on purpose."""
+    try:
+        yield query
+    finally:
+        spark.sparkContext.setLogLevel("OFF")
+        query.stop()

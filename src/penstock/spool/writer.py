@@ -166,16 +166,20 @@ def _lock(path: Path) -> int:
     return lock
 
 
-def is_captured(path: Path) -> bool:
-    """Whether some process captures into this spool now."""
+def captured_by(path: Path) -> int | None:
+    """The process that captures into this spool now, if one does."""
     try:
         lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return int(os.pread(lock, 32, 0) or 0)
     finally:
         os.close(lock)
-    return False
+    return None
+
+
+def is_captured(path: Path) -> bool:
+    return captured_by(path) is not None
