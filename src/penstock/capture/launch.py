@@ -135,7 +135,7 @@ class CaptureProcess:
 _started: dict[Path, CaptureProcess] = {}
 
 
-def ensure(spec: CaptureSpec, source: SourceConfig | None = None) -> None:
+def ensure(spec: CaptureSpec, source: SourceConfig) -> None:
     """See to it that somebody captures into this spool, for as long as this process lives.
 
     Returns when there is a spool to read; raises what ended our own capture, or keeps it from beginning.
@@ -144,8 +144,7 @@ def ensure(spec: CaptureSpec, source: SourceConfig | None = None) -> None:
     ours = _started.get(spec.spool)
     if ours is None and not is_captured(spec.spool):
         try:
-            if source is not None:
-                prepare(source)
+            prepare(source)
         except PenstockError as error:
             if not error.retry or not manifest.exists(spec.spool):
                 raise

@@ -32,19 +32,23 @@ class SpoolSchemas:
         known = self._newest.get(TableId(relation.table_id))
         if known is not None and _describes(relation, known):
             return known
-        schema = TableSchema(
-            id=TableId(relation.table_id),
-            version=known.version + 1 if known else 1,
-            name=TableName(relation.schema, relation.name),
-            identity=ReplicaIdentity(relation.identity),
-            columns=tuple(
-                Column(column.name, self._types.resolve(column.type_oid, column.modifier), column.key)
-                for column in relation.columns
-            ),
-        )
+        schema = schema_of(relation, known.version + 1 if known else 1, self._types)
         self._newest[schema.id] = schema
         self._writer.learn(schema)
         return schema
+
+
+def schema_of(relation: RelationMessage, version: int, types: TypeCatalog) -> TableSchema:
+    return TableSchema(
+        id=TableId(relation.table_id),
+        version=version,
+        name=TableName(relation.schema, relation.name),
+        identity=ReplicaIdentity(relation.identity),
+        columns=tuple(
+            Column(column.name, types.resolve(column.type_oid, column.modifier), column.key)
+            for column in relation.columns
+        ),
+    )
 
 
 def _describes(relation: RelationMessage, schema: TableSchema) -> bool:

@@ -126,6 +126,10 @@ class ValueRefused(PenstockError):
     """A value that the typed view cannot hold."""
 
 
+class SchemaChanged(PenstockError):
+    """The table has other columns or types than the running query was started with."""
+
+
 class UnknownTable(PenstockError):
     """No such table among those captured."""
 
@@ -176,6 +180,9 @@ POLICY: dict[type[PenstockError], Policy] = {
         "what some consumer has still to read",
     ),
     ValueRefused: Policy(Scope.TABLE, False, "Read the column as text: add it to the option `textColumns`"),
+    SchemaChanged: Policy(
+        Scope.TABLE, True, "Load the stream and start the query again: it goes on from its checkpoint"
+    ),
     UnknownTable: Policy(Scope.TABLE, False, "Check the name (schema.table) and the publication"),
     ServerMissing: Policy(Scope.RUN, False, "Install it: `pip install 'penstock[embedded]'`"),
     JavaMissing: Policy(Scope.RUN, False, "Install Java 17 or 21, or `pip install 'penstock[embedded]'`"),

@@ -38,11 +38,11 @@ class Rows:
         self.values: pa.StringArray = lists.flatten()
         if len(self.values) != int(self.valid.sum()) * width:
             raise SpoolDamaged(f"rows do not have the {width} values of their table's columns")
-        self._first = (np.cumsum(self.valid) - 1) * width
+        self.first = (np.cumsum(self.valid) - 1) * width
         self._null = None if self.valid.all() else ~self.valid
 
     def column(self, place: int) -> pa.StringArray:
-        return self.values.take(pa.array(self._first + place, mask=self._null))
+        return self.values.take(pa.array(self.first + place, mask=self._null))
 
     def maps(self, names: Sequence[str], keep: npt.NDArray[np.bool_] | None) -> pa.MapArray:
         """Each row as a map from column name to value; `keep` says, per row and column, which are in it."""
@@ -55,6 +55,22 @@ class Rows:
             lengths = np.where(self.valid, keep.sum(axis=1), 0)
         keys = pa.array(names, pa.string()).take(pa.array(keys))
         return pa.MapArray.from_arrays(offsets_of(lengths), keys, values, MAP, mask=pa.array(~self.valid))
+
+
+def completed(rows: pa.RecordBatch, width: int) -> pa.ListArray:
+    """`after`, where a value that PostgreSQL did not send is taken from the old row if all of that came."""
+    after, before, unchanged = rows["after"], rows["before"], rows["unchanged"]
+    parents = np.asarray(pc.list_parent_indices(unchanged))
+    told = np.asarray(rows["before_kind"])[parents] == BeforeKind.FULL
+    if not told.any():
+        return after
+    new, old = Rows(after, width), Rows(before, width)
+    parents, places = parents[told], np.asarray(unchanged.flatten())[told]
+    taken = np.arange(len(new.values))
+    taken[new.first[parents] + places] = len(new.values) + old.first[parents] + places
+    values = pa.concat_arrays([new.values, old.values]).take(pa.array(taken))
+    lengths = np.where(new.valid, width, 0)
+    return pa.ListArray.from_arrays(offsets_of(lengths), values, mask=after.is_null())
 
 
 def offsets_of(lengths: npt.NDArray[np.integer]) -> pa.Int32Array:

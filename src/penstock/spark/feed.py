@@ -2,21 +2,33 @@
 
 With the option `spool` the folder is given and somebody else captures. With `config` the configuration names
 it, and the query sees to it that somebody captures for as long as it runs. Used beside the driver only: what
-capture needs to know includes the password.
+capture needs to know includes the password. Executors import this module all the same, with the reader; what
+only configurations need is imported where they are used.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from penstock.capture.spec import CaptureSpec
+from penstock.model import TableName, TableSchema
+from penstock.model.errors import ConfigError
 from penstock.spark.options import Options
+from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
+from penstock.spool.writer import is_captured
+
+if TYPE_CHECKING:
+    from penstock.capture.spec import CaptureSpec
+    from penstock.config import SourceConfig
 
 INTERVAL = 1.0
 """Seconds between two looks at the capture."""
+PATIENCE = 30.0
+"""Seconds that a capture, just started by somebody else, may take to make its spool."""
 
 
 class Feed:
@@ -25,18 +37,35 @@ class Feed:
         self._looked = 0.0
 
     @cached_property
-    def _spec(self) -> CaptureSpec | None:
-        return self._options.capture_spec()
+    def _configured(self) -> tuple[SourceConfig, CaptureSpec] | None:
+        """The source and its capture; this query is one of its consumers."""
+        path = self._options.config
+        if path is None:
+            return None
+        from penstock.capture.launch import spec_of
+        from penstock.config import load
+
+        config = load(path)
+        chosen = [source for source in config.sources if self._options.source in (None, source.name)]
+        if len(chosen) != 1:
+            names = ", ".join(source.name for source in config.sources)
+            raise ConfigError(f"the option `source` must be one of {names}", file=path)
+        spec = spec_of(config, chosen[0])
+        consumers = (*spec.consumers, self._options.consumer)
+        return chosen[0], replace(spec, spool=spec.spool.absolute(), consumers=consumers)
 
     @property
     def path(self) -> Path:
-        if self._spec is not None:
-            return self._spec.spool
+        if self._configured is not None:
+            return self._configured[1].spool
         assert self._options.spool is not None
         return self._options.spool
 
     def open(self) -> Manifest:
         self.look_after()
+        until = time.monotonic() + PATIENCE
+        while is_captured(self.path) and not manifest.exists(self.path) and time.monotonic() < until:
+            time.sleep(0.02)
         return Manifest.open(self.path)
 
     def look_after(self) -> bool:
@@ -47,8 +76,24 @@ class Feed:
         if time.monotonic() - self._looked < INTERVAL:
             return False
         self._looked = time.monotonic()
-        if self._spec is not None and self._options.capture:
-            from penstock.capture import launch
+        if self._configured is not None and self._options.capture:
+            from penstock.capture.launch import ensure
 
-            launch.ensure(self._spec)
+            source, spec = self._configured
+            ensure(spec, source)
         return True
+
+    def describe(self, table: TableName) -> TableSchema | None:
+        """A table of which nothing has been captured yet, from the source's catalog: as it will be sent."""
+        if self._configured is None:
+            return None
+        from penstock.capture.schemas import published, schema_of
+        from penstock.postgres.connection import connect
+        from penstock.postgres.types import TypeCatalog
+
+        _, spec = self._configured
+        with connect(spec.conninfo) as connection:
+            types = TypeCatalog(lambda: connection)
+            described = published(connection, spec.publication)
+            schemas = (schema_of(relation, 0, types) for relation in described)
+            return next((schema for schema in schemas if schema.name == table), None)

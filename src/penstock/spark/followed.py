@@ -16,21 +16,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.model import Column, ColumnType, TableId, TableName, TableSchema
-from penstock.model.errors import POLICY, ConfigError, PenstockError, Policy, Scope, UnknownTable
+from penstock.model.errors import ConfigError, SchemaChanged, UnknownTable
 from penstock.spark.plan import Schemas, Slice
 from penstock.spark.shapes import SYSTEM_COLUMNS, OneTable
 from penstock.spark.types import arrow_type
 
 _TEXT = ColumnType(25, "text")
-
-
-class SchemaChanged(PenstockError):
-    """The table has other columns or types than the running query was started with."""
-
-
-POLICY[SchemaChanged] = Policy(
-    Scope.TABLE, True, "Load the stream and start the query again: it goes on from its checkpoint"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +79,12 @@ def _difference(declared: dict[str, pa.DataType], found: dict[str, pa.DataType])
     return f"the table's columns changed while the query ran: {'; '.join(said)}"
 
 
-def follow(name: TableName, schemas: Schemas, text_columns: frozenset[str]) -> Followed:
-    """The table under this name, in the newest version that the spool knows."""
+def follow(
+    name: TableName, schemas: Schemas, text_columns: frozenset[str], described: TableSchema | None = None
+) -> Followed:
+    """The table under this name, in the newest version that the spool knows, or else as it is `described`."""
     versions = [schema for schema in schemas.values() if schema.name == name]
+    versions += [] if described is None else [described]
     if not versions:
         captured = sorted({str(schema.name) for schema in schemas.values()})
         raise UnknownTable(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.capture.spec import CaptureSpec
 from penstock.model import Lsn, TableName
 from penstock.model.errors import ConfigError
 
@@ -67,21 +66,6 @@ class Options:
             consumer=by_name["consumer"] or "spark",
             capture=_choice("capture", by_name["capture"] or "auto", ("auto", "off")) == "auto",
         )
-
-    def capture_spec(self) -> CaptureSpec | None:
-        """What capture needs to know, if a configuration says; this query is one of its consumers."""
-        if self.config is None:
-            return None
-        from penstock.capture.launch import spec_of
-        from penstock.config import load
-
-        config = load(self.config)
-        chosen = [source for source in config.sources if self.source in (None, source.name)]
-        if len(chosen) != 1:
-            names = ", ".join(source.name for source in config.sources)
-            raise ConfigError(f"the option `source` must be one of {names}", file=self.config)
-        spec = spec_of(config, chosen[0])
-        return replace(spec, spool=spec.spool.absolute(), consumers=(*spec.consumers, self.consumer))
 
 
 def _names(text: str) -> list[str]:

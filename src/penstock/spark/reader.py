@@ -10,12 +10,13 @@ with capture, so an idle stream does not hold back the slot.
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from types import FrameType
-from typing import Any
+from typing import NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -32,6 +33,8 @@ from penstock.spool.manifest import Manifest
 LONG_POLL = 0.1
 """Seconds that the reader waits for something new before it says that there is nothing."""
 POLL = 0.01
+ROWS_AT_ONCE = 16_384
+"""In one Arrow batch, where rows are put in order."""
 
 Offset = dict[str, str]
 
@@ -51,7 +54,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _manifest(self) -> Manifest:
         if self._open is None:
-            signal.signal(signal.SIGTERM, _leave)
+            signal.signal(signal.SIGTERM, self._leave)
             self._open = self._feed.open()
         return self._open
 
@@ -117,6 +120,11 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open.close()
             self._open = None
 
+    def _leave(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        """Spark ends this process with SIGTERM. At once: Spark's own way out writes to a closed socket."""
+        self.stop()
+        os._exit(0)
+
     def _acknowledge(self, position: Lsn) -> None:
         if self._acknowledged is None or position > self._acknowledged:
             self._manifest.advance(self._options.consumer, position)
@@ -126,9 +134,19 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, plan.SpoolPartition)
-        for part in partition.slices:
-            for rows in plan.read(part):
-                yield self._shape.batch(rows, part.table)
+        for _, segment in groupby(partition.slices, key=lambda part: part.path):
+            parts = list(segment)
+            batches = (self._shape.batch(rows, part.table) for part in parts for rows in plan.read(part))
+            one_table = len({part.table and part.table.id for part in parts}) == 1
+            yield from batches if one_table else in_order(batches, "_" if self._followed else "")
+
+
+def in_order(batches: Iterable[pa.RecordBatch], prefix: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one segment, in which they are grouped by table, in the order of the stream."""
+    held = list(batches)
+    if held:
+        order = [(f"{prefix}commit_lsn", "ascending"), (f"{prefix}seq", "ascending")]
+        yield from pa.Table.from_batches(held).sort_by(order).to_batches(max_chunksize=ROWS_AT_ONCE)
 
 
 def _offset(position: Lsn) -> Offset:
@@ -137,8 +155,3 @@ def _offset(position: Lsn) -> Offset:
 
 def _position(offset: Mapping[str, str]) -> Lsn:
     return Lsn.parse(offset["lsn"])
-
-
-def _leave(signal_number: int, frame: FrameType | None) -> Any:  # noqa: ARG001
-    """Spark ends the reader's process with SIGTERM; an exit lets `stop` run."""
-    sys.exit(0)

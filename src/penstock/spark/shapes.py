@@ -22,6 +22,7 @@ from penstock.spark.columns import (
     NAMES,
     OPERATIONS,
     Rows,
+    completed,
     named,
     places_kept,
     unchanged_names,
@@ -160,7 +161,7 @@ class OneTable:
                 *(rows[field.name.removeprefix("_")] for field in SYSTEM_COLUMNS[1:-1]),
                 unchanged_names(rows["unchanged"], table.column_names),
                 *before,
-                *self._typed(_current(rows), rows, table),
+                *self._typed(_current(rows, len(table.columns)), rows, table),
             ],
             schema=self.schema,
         )
@@ -195,12 +196,14 @@ class OneTable:
                 )
 
 
-def _current(rows: pa.RecordBatch) -> pa.ListArray:
+def _current(rows: pa.RecordBatch, width: int) -> pa.ListArray:
     """What a row is after the change; for a delete what it was, for a truncate nothing."""
-    current = rows["after"]
     truncate = pc.equal(rows["op"], int(Op.TRUNCATE))
     if pc.any(truncate).as_py():
-        current = _unless(truncate, current)
+        rows = rows.set_column(
+            rows.schema.get_field_index("after"), "after", _unless(truncate, rows["after"])
+        )
+    current = completed(rows, width)
     delete = pc.equal(rows["op"], int(Op.DELETE))
     return pc.if_else(delete, rows["before"], current) if pc.any(delete).as_py() else current
 

@@ -50,9 +50,13 @@ class PostgresCdc(DataSource):
         from penstock.spark.feed import Feed
         from penstock.spark.followed import follow
 
-        assert self._options.table is not None
-        with closing(Feed(self._options).open()) as manifest:
-            return follow(self._options.table, manifest.schemas(), self._options.text_columns)
+        name, feed = self._options.table, Feed(self._options)
+        assert name is not None
+        with closing(feed.open()) as manifest:
+            known = manifest.schemas()
+        if any(schema.name == name for schema in known.values()):
+            return follow(name, known, self._options.text_columns)
+        return follow(name, known, self._options.text_columns, feed.describe(name))
 
     def _shape(self) -> Shape:
         from penstock.spark.shapes import AllTables
