@@ -222,3 +222,56 @@ def _slot_is_active(database: Database) -> bool:
     return database.query("select active from pg_replication_slots where database = current_database()") == [
         (True,)
     ]
+
+
+def test_a_large_value_left_alone_is_taken_from_a_full_old_row(
+    users: Database, capture: Running, spark: SparkSession, drained: Collect
+) -> None:
+    users.execute(
+        "alter table users replica identity full; alter table users alter name set storage external",
+        "insert into users values (1, repeat('x', 10000)), (2, repeat('y', 10000))",
+        "update users set score = 1; truncate users",
+    )
+    capture.until_past(users)
+    read = spark.readStream.format("postgres_cdc").option("spool", str(capture.spec.spool))
+    rows = drained(read.option("table", "public.users").load(), "typed")
+    assert [(row._op, row._unchanged, row.id, row.name, row.score) for row in rows] == [
+        ("insert", [], 1, "x" * 10000, None),
+        ("insert", [], 2, "y" * 10000, None),
+        ("update", ["name"], 1, "x" * 10000, Decimal(1)),
+        ("update", ["name"], 2, "y" * 10000, Decimal(1)),
+        ("truncate", [], None, None, None),
+    ]
+
+
+def test_a_query_outlives_a_restart_of_the_server(
+    own_database: Database, spark: SparkSession, tmp_path: Path
+) -> None:
+    own_database.execute("create table users (id int primary key)")
+    config = tmp_path / "shop.yml"
+    config.write_text(
+        f"pipeline: shop\nsources:\n  - {{name: eu, dsn: '{own_database.dsn}'}}\n"
+        f"spool: {{path: {tmp_path / 'spools'}}}\nretry: {{initial: 100ms, max: 500ms}}\n"
+    )
+    changes = spark.readStream.format("postgres_cdc").option("config", str(config)).load()
+    query = (
+        changes.writeStream.format("memory")
+        .queryName("outlives")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+
+    def seen() -> list[str]:
+        return [row.id for row in spark.sql("select after['id'] as id from outlives").collect()]
+
+    try:
+        eventually(lambda: own_database.query("select 1 from pg_replication_slots where active"))
+        own_database.execute("insert into users values (1)")
+        eventually(lambda: seen() == ["1"])
+        own_database.server.stop()
+        own_database.server.start()
+        own_database.execute("insert into users values (2)")
+        eventually(lambda: query.exception() or seen() == ["1", "2"])
+        assert query.exception() is None
+    finally:
+        query.stop()

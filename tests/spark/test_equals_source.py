@@ -1,4 +1,4 @@
-"""Random transactions through the whole way, with captures killed and the query restarted: equal, in order."""
+"""Random transactions through the whole way, captures killed, the query restarted: equal, in order."""
 
 from __future__ import annotations
 
