@@ -14,6 +14,7 @@ $(READY): requirements.lock pyproject.toml
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -c 'from penstock.capture.decoder import warm_up; warm_up()'
 	@touch $@
 
 demo: $(READY)  ## an embedded PostgreSQL with a live shop, followed through Spark
