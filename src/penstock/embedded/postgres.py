@@ -61,6 +61,13 @@ class PostgresServer:
         self._user = _unprivileged_user()
         if self._user:
             os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
+            if subprocess.run(
+                ["/bin/sh", "-c", 'cd "$0"', folder], user=self._user, stderr=subprocess.DEVNULL, check=False
+            ).returncode:
+                raise ServerMissing(
+                    f"under root the server runs as {self._user}, who cannot enter {folder}",
+                    remedy="Choose a folder that everybody can enter, such as one below /tmp",
+                )
         self.bin = self._reachable(bin_dir or bundled_bin())
         self._sockets = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")  # a socket's path is short
         Path(self._sockets).chmod(0o777)
