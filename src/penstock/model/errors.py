@@ -58,7 +58,8 @@ class PenstockError(Exception):
 
     def __str__(self) -> str:
         place = ", ".join(f"{key} {value}" for key, value in self.where.items())
-        return f"{self.reason}{f' ({place})' if place else ''}. {self.remedy}".strip()
+        sentence = f"{self.reason} ({place})" if place else self.reason
+        return f"{sentence}{'' if sentence.endswith(('.', '?')) else '.'} {self.remedy}".strip()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.reason, self._remedy, self.where)
