@@ -19,6 +19,8 @@ import threading
 import time
 from contextlib import closing
 
+import psycopg
+
 from penstock.capture.decoder import warm_up
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
@@ -29,7 +31,7 @@ from penstock.capture.worker import Worker
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError
 from penstock.postgres import slot
-from penstock.postgres.connection import connect, replication_conninfo
+from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest
 from penstock.spool.manifest import Identity
@@ -67,11 +69,12 @@ class Capture:
         while not self._stop.is_set():
             try:
                 self._stream()
-            except PenstockError as error:
+            except (PenstockError, psycopg.Error) as raised:
+                error = explain(raised) if isinstance(raised, psycopg.Error) else raised
                 error.at(source=self._spec.source)
                 if not error.retry or self._spec.temporary_slot:
                     self._report("failed", error)
-                    raise
+                    raise error from None
                 pause = self._backoff.pause()
                 self._report("retrying", error, seconds=round(pause, 1))
                 self._stop.wait(pause)

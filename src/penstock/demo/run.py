@@ -141,7 +141,8 @@ class Demo:
             while manifest.position <= Lsn.parse(last[0]):
                 capture.check()
                 time.sleep(0.05)
-        query.processAllAvailable()
+            query.processAllAvailable()
+            show(self._progress(query, seen, load, time.monotonic() - begin, manifest))
 
     def _progress(
         self, query: StreamingQuery, seen: dict[int, Any], load: shop.Load, seconds: float, manifest: Manifest
