@@ -275,3 +275,20 @@ def test_a_query_outlives_a_restart_of_the_server(
         assert query.exception() is None
     finally:
         query.stop()
+
+
+def test_available_now_reads_all_that_had_committed_when_it_began(
+    users: Database, config: Path, spark: SparkSession, drained: Collect
+) -> None:
+    """As a job that runs once a night: nobody captures in between."""
+    users.execute("drop publication p")
+
+    def run() -> list[int]:
+        read = spark.readStream.format("postgres_cdc").option("config", str(config))
+        return [row.id for row in drained(read.option("table", "public.users").load())]
+
+    assert run() == []
+    users.execute("insert into users select generate_series(1, 3)")
+    assert run() == [1, 2, 3]
+    users.execute("insert into users values (4)")
+    assert run() == [4]

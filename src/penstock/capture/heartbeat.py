@@ -13,14 +13,28 @@ import psycopg
 import structlog
 
 from penstock.capture.messages import HEARTBEAT_PREFIX
+from penstock.model import Lsn
 from penstock.model.errors import PenstockError
-from penstock.postgres.connection import connect
+from penstock.postgres.connection import Connection, connect
 
 _BEAT = """
 select pg_logical_emit_message(false, %(prefix)s, '')
  where not pg_is_in_recovery()
    and pg_current_wal_insert_lsn() > coalesce(%(last)s::pg_lsn, '0/0')
 """
+
+
+_MARK = """
+select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+            else pg_logical_emit_message(true, %s, '') end::text
+"""
+
+
+def mark(connection: Connection) -> Lsn:
+    """A mark in the WAL: a capture whose position is beyond it has all that had committed before now."""
+    marked = connection.execute(_MARK, (HEARTBEAT_PREFIX,)).fetchone()
+    assert marked is not None
+    return Lsn.parse(marked[0])
 
 
 class Heartbeat(threading.Thread):

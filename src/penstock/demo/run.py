@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.capture import launch
+from penstock.capture.heartbeat import mark
 from penstock.capture.launch import CaptureProcess
 from penstock.config import Config, SourceConfig, load
 from penstock.demo import shop
@@ -136,9 +137,8 @@ class Demo:
                 time.sleep(0.25)
                 show(self._progress(query, seen, load, time.monotonic() - begin, manifest))
             load.stop()
-            last = connection.execute("select pg_logical_emit_message(true, 'demo', 'end')::text").fetchone()
-            assert last is not None
-            while manifest.position <= Lsn.parse(last[0]):
+            last = mark(connection)
+            while manifest.position <= last:
                 capture.check()
                 time.sleep(0.05)
             query.processAllAvailable()

@@ -83,6 +83,20 @@ class Feed:
             ensure(spec, source)
         return True
 
+    def catch_up(self, manifest: Manifest) -> None:
+        """Wait until all that has committed by now is in the spool; needs a configuration to know by when."""
+        if self._configured is None or not self._options.capture:
+            return
+        from penstock.capture.heartbeat import mark
+        from penstock.postgres.connection import connect
+
+        _, spec = self._configured
+        with connect(spec.conninfo) as connection:
+            marked = mark(connection)
+        while manifest.position <= marked:
+            self.look_after()
+            time.sleep(0.02)
+
     def describe(self, table: TableName) -> TableSchema | None:
         """A table of which nothing has been captured yet, from the source's catalog: as it will be sent."""
         if self._configured is None:

@@ -75,6 +75,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
+        self._feed.catch_up(self._manifest)
         self._target = self._manifest.position
 
     def reportLatestOffset(self) -> Offset:
