@@ -48,7 +48,7 @@ def demo(
                 status.update(_line(progress))
 
             verdicts = running.run(seconds, rows, show)
-        console.print(_line(seen[-1]))
+        console.print(_line(seen[-1]), soft_wrap=True)
         equal = _report(console, verdicts, running.problems)
         if keep is not None:
             console.print(f"Everything is in {folder}")

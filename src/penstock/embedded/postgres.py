@@ -69,8 +69,8 @@ class PostgresServer:
                     remedy="Choose a folder that everybody can enter, such as one below /tmp",
                 )
         self.bin = self._reachable(bin_dir or bundled_bin())
-        self._sockets = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")  # a socket's path is short
-        Path(self._sockets).chmod(0o777)
+        self.sockets = ""
+        """The folder of its Unix socket while it runs; below /tmp, since the path of a socket is short."""
 
     def start(self) -> None:
         if not (self.data / "PG_VERSION").exists():
@@ -78,7 +78,10 @@ class PostgresServer:
                 "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
                 "--locale=C.UTF-8", "--no-sync",
             )  # fmt: skip
-        settings = self.settings | {"port": str(self.port), "unix_socket_directories": self._sockets}
+        if not self.sockets:
+            self.sockets = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")
+            Path(self.sockets).chmod(0o777)
+        settings = self.settings | {"port": str(self.port), "unix_socket_directories": self.sockets}
         options = " ".join(f"-c {key}='{value}'" for key, value in settings.items())
         self._run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "60", "-o", options, "start")
 
@@ -86,6 +89,9 @@ class PostgresServer:
         """`fast` as an administrator does it; `immediate` as a crash of the server."""
         if self.running:
             self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
+        if self.sockets:
+            shutil.rmtree(self.sockets, ignore_errors=True)
+            self.sockets = ""
 
     def kill(self) -> None:
         """As a power cut would: every process of the server gets SIGKILL."""
@@ -96,13 +102,12 @@ class PostgresServer:
                 os.kill(pid, signal.SIGKILL)
         while any(_alive(pid) for pid in (postmaster, *map(int, children))):
             time.sleep(0.01)
-        for leftover in (self.data / "postmaster.pid", *Path(self._sockets).glob(".s.PGSQL.*")):
+        for leftover in (self.data / "postmaster.pid", *Path(self.sockets).glob(".s.PGSQL.*")):
             leftover.unlink(missing_ok=True)
 
     def remove(self) -> None:
         self.stop("immediate")
         shutil.rmtree(self.folder, ignore_errors=True)
-        shutil.rmtree(self._sockets, ignore_errors=True)
 
     @property
     def running(self) -> bool:
@@ -113,10 +118,6 @@ class PostgresServer:
         return make_conninfo(
             f"host=127.0.0.1 port={self.port} user=postgres", **{"dbname": database, **keywords}
         )
-
-    @property
-    def sockets(self) -> str:
-        return self._sockets
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
