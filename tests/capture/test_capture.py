@@ -260,6 +260,14 @@ def test_a_transaction_that_begins_where_a_message_ends_is_not_lost(source: Data
     ]
 
 
+def test_without_a_publication_no_slot_is_made(database: Database, tmp_path: Path) -> None:
+    with running(spec_for(database, tmp_path)) as capture:
+        error = capture.fail()
+    assert isinstance(error, PublicationMissing)
+    assert "the publication p does not exist" in str(error)
+    assert database.query("select 1 from pg_replication_slots where database = current_database()") == []
+
+
 @pytest.mark.parametrize("streaming", [True, False])
 def test_a_large_transaction_arrives_without_what_was_rolled_back(
     source: Database, tmp_path: Path, streaming: bool

@@ -29,8 +29,8 @@ from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
 from penstock.capture.worker import Worker
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import PenstockError
-from penstock.postgres import slot
+from penstock.model.errors import PenstockError, PublicationMissing
+from penstock.postgres import publication, slot
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest
@@ -100,10 +100,12 @@ class Capture:
         """Where to begin: where the spool ends, having checked that the slot still has what follows;
         without a spool, where the slot begins."""
         spec = self._spec
-        if spec.temporary_slot:
-            return receiver.create_temporary_slot(spec.slot)
         position = manifest.position(spec.spool)
         with connect(spec.conninfo) as connection:
+            if publication.describe(connection, spec.publication) is None:
+                raise PublicationMissing(f"the publication {spec.publication} does not exist")
+            if spec.temporary_slot:
+                return receiver.create_temporary_slot(spec.slot)
             found = slot.describe(connection, spec.slot)
             if found is None and position is None and spec.create_slot:
                 start = slot.create(connection, spec.slot, failover=spec.failover)
