@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model.errors import JavaMissing
-from penstock.spark import jvm
+from penstock.spark import daemon, jvm
 from penstock.spark.session import session
 
 PROGRAM = "from penstock.spark.session import session; print(session('local[1]').range(5).count())"
@@ -99,3 +99,14 @@ def test_a_half_written_archive_of_classes_is_not_used(
     used = jvm.archive_option(java, tmp_path / "spark")
     assert used == f"-XX:SharedArchiveFile={written.with_suffix('')}"
     assert not written.exists()
+
+
+@pytest.mark.parametrize(("error", "shown"), [(BrokenPipeError(), False), (ValueError("wrong"), True)])
+def test_a_worker_tells_of_every_error_but_a_broken_pipe(
+    error: Exception, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        raise error
+    except Exception:
+        daemon.print_unless_pipe_broke()
+    assert bool(capsys.readouterr().err) == shown

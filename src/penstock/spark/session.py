@@ -36,6 +36,7 @@ ALWAYS = {
 # and a checksummed local file system does the rest. The loopback address: nobody else is meant to connect.
 ON_ONE_MACHINE = {
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "penstock.spark.daemon",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
