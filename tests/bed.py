@@ -18,8 +18,8 @@ _numbers = itertools.count(1)
 
 def started_server(bin_dir: Path, **settings: str) -> PostgresServer:
     folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
-    # Under concurrent schema changes PostgreSQL 15's autovacuum, which updates pg_class in place, now and
-    # then leaves two visible versions of a table's row there: seen within a minute of a random workload.
+    # Under concurrent schema changes PostgreSQL 15 showed two visible rows of one table in pg_class, within a
+    # minute of a random workload in two runs of two; without autovacuum in none of two. Why is not known.
     server = PostgresServer(folder, bin_dir, {"fsync": "off", "autovacuum": "off", **settings})
     server.start()
     return server

@@ -113,14 +113,23 @@ def test_an_idle_table_does_not_pin_the_wal(source: Database, tmp_path: Path) ->
 
 
 def test_a_heartbeat_is_written_only_when_the_wal_has_grown(source: Database, tmp_path: Path) -> None:
-    def wal() -> Lsn:
-        ((found,),) = source.query("select pg_current_wal_insert_lsn()::text")
-        return Lsn.parse(found)
+    source.execute("select pg_create_logical_replication_slot('witness', 'pgoutput')")
+
+    def beats() -> int:
+        ((found,),) = source.query(
+            """select count(*) from pg_logical_slot_peek_binary_changes('witness', null, null,
+                   'proto_version', '1', 'publication_names', 'p', 'messages', 'true')
+                where position('penstock.heartbeat'::bytea in data) > 0"""
+        )
+        return int(found)
 
     with running(spec_for(source, tmp_path, heartbeat=0.1)):
         source.execute("create table unpublished as select 1 as x")
-        made = wal()
-        eventually(lambda: (manifest.position(tmp_path) or made) > made)
+        before = eventually(beats)
+        time.sleep(1)
+        assert beats() <= before + 2, "an idle server does not stay idle"
+        source.execute("insert into unpublished values (2)")
+        eventually(lambda: beats() > before)
         assert captured(tmp_path) == []
 
 

@@ -25,15 +25,16 @@ POINTS = [
     "in_manifest",
     "after_manifest",
     "in_large_transaction",
-    "after_retire",
 ]
+IN_RETIRE = "in_retire"
+"""Retired from the manifest, the file still there."""
 
 
 def rows(commit: int) -> pa.RecordBatch:
     return transaction(commit, *(table for _, table in ROWS))
 
 
-def _die(*_: Any) -> None:
+def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -53,11 +54,11 @@ def main(point: str, path: Path) -> None:
     writer.cut()
     match point:
         case "before_fsync":
-            os.fsync = _die  # type: ignore[assignment]
+            os.fsync = _die
         case "after_fsync":
             Path.rename = _die  # type: ignore[method-assign,assignment]
         case "after_rename":
-            Manifest.record = _die  # type: ignore[method-assign,assignment]
+            Manifest.record = _die  # type: ignore[method-assign]
         case "in_manifest":
             writer.manifest._db.create_function("die", 0, _die)
             writer.manifest._db.execute(
@@ -71,9 +72,9 @@ def main(point: str, path: Path) -> None:
             _die()
     writer.append(rows(COMMITS[1]), len(ROWS), Lsn(COMMITS[1] + 8))
     writer.cut()
-    if point == "after_retire":
-        (path / "000000000099.parquet").write_bytes(b"a file whose entry was retired")
-        _die()
+    if point == IN_RETIRE:
+        Path.unlink = _die  # type: ignore[method-assign]
+        writer.retire(Lsn(COMMITS[0] + 8))
 
 
 if __name__ == "__main__":

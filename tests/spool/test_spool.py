@@ -130,17 +130,35 @@ def test_a_second_writer_is_told_who_holds_the_spool(tmp_path: Path) -> None:
     assert not is_captured(tmp_path)
 
 
+def write_until_killed(path: Path, point: str) -> None:
+    child = subprocess.run([sys.executable, "-m", "tests.spool.killed", point, str(path)], check=False)
+    assert child.returncode == -signal.SIGKILL
+
+
+def segments_on_disk(path: Path) -> set[str]:
+    return {found.name for found in path.iterdir() if found.suffix in (".parquet", ".tmp")}
+
+
+def test_a_writer_killed_while_it_removes_segments_leaves_none_that_nobody_knows(tmp_path: Path) -> None:
+    write_until_killed(tmp_path, killed.IN_RETIRE)
+    assert len(segments_on_disk(tmp_path)) == 2
+    with writing(tmp_path) as writer:
+        assert writer.manifest.retired == Lsn(killed.COMMITS[0] + 8)
+        assert segments_on_disk(tmp_path) == writer.manifest.files()
+    assert commits(tmp_path, Lsn(killed.COMMITS[0] + 8)) == [
+        (killed.COMMITS[1], seq, table) for seq, table in killed.ROWS
+    ]
+
+
 @pytest.mark.parametrize("point", killed.POINTS)
 def test_a_writer_killed_at_any_point_leaves_whole_transactions(tmp_path: Path, point: str) -> None:
-    child = subprocess.run([sys.executable, "-m", "tests.spool.killed", point, str(tmp_path)], check=False)
-    assert child.returncode == -signal.SIGKILL
+    write_until_killed(tmp_path, point)
     with writing(tmp_path) as writer:
         reached = writer.manifest.position
         ended = [commit for commit in killed.COMMITS if Lsn(commit) < reached]
         assert reached == (Lsn(ended[-1] + 8) if ended else START)
         assert commits(tmp_path) == [(commit, seq, table) for commit in ended for seq, table in killed.ROWS]
-        on_disk = {path.name for path in tmp_path.iterdir() if path.suffix in (".parquet", ".tmp")}
-        assert on_disk == writer.manifest.files()
+        assert segments_on_disk(tmp_path) == writer.manifest.files()
         for commit in killed.COMMITS[len(ended) :]:
             writer.append(killed.rows(commit), len(killed.ROWS), Lsn(commit + 8))
         writer.cut()
