@@ -14,8 +14,7 @@ import threading
 
 from penstock import logs
 from penstock.capture.spec import CaptureSpec
-from penstock.capture.state import to_dict
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, to_dict
 
 
 def main() -> int:

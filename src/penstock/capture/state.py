@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from penstock.model import errors
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, to_dict
 from penstock.spool.writer import captured_by
 
 FILE = "capture.json"
@@ -59,18 +58,3 @@ def read(spool: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return found
-
-
-def to_dict(error: PenstockError) -> dict[str, Any]:
-    return {
-        "kind": type(error).__name__,
-        "reason": error.reason,
-        "remedy": error.remedy,
-        "where": {key: str(value) for key, value in error.where.items()},
-    }
-
-
-def from_dict(given: dict[str, Any]) -> PenstockError:
-    kind = getattr(errors, given["kind"], PenstockError)
-    error: PenstockError = kind(given["reason"], remedy=given["remedy"], **given["where"])
-    return error

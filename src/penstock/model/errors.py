@@ -11,6 +11,7 @@ of a connection error goes through `without_secrets`.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -135,6 +136,58 @@ class UnknownTable(PenstockError):
     """No such table among those captured."""
 
 
+class ReadDenied(AccessDenied):
+    """The role may not read a table, or not all of its rows."""
+
+
+class TableBusy(PenstockError):
+    """Somebody holds a lock on the table, or waits for one, that keeps readers out."""
+
+
+class SnapshotLost(PenstockError):
+    """The snapshot that a copy reads under is gone, or the table in it."""
+
+
+class StateInUse(PenstockError):
+    """Another process works on the state of this pipeline."""
+
+
+class StateUnreachable(ConnectionFailed):
+    """The state store cannot be read or written."""
+
+
+class StateDenied(AccessDenied):
+    """The state store's server refuses this role."""
+
+
+class WrongState(PenstockError):
+    """What is in the state store is not ours to read: another format, or no store at all."""
+
+
+class RowRefused(PenstockError):
+    """The destination does not take a row: a constraint, a value that its column cannot hold."""
+
+
+class TargetUnfit(PenstockError):
+    """The table at the destination is not what the source's table needs, and cannot be made so."""
+
+
+class WriteDenied(AccessDenied):
+    """The role may not do at the destination's table what has to be done."""
+
+
+class DestinationBusy(PenstockError):
+    """The destination could not do it now: a deadlock, a lock, no room."""
+
+
+class TransformRefused(PenstockError):
+    """A transform (`where`, `set`, `drop`) cannot be carried out."""
+
+
+class DestinationFailed(PenstockError):
+    """The code of a destination raised an error."""
+
+
 class ServerMissing(PenstockError):
     """The embedded PostgreSQL is not there or does not start."""
 
@@ -185,6 +238,52 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.TABLE, True, "Load the stream and start the query again: it goes on from its checkpoint"
     ),
     UnknownTable: Policy(Scope.TABLE, False, "Check the name (schema.table) and the publication"),
+    ReadDenied: Policy(
+        Scope.TABLE,
+        False,
+        "Grant the role SELECT on the table and on each of its partitions; under row-level security it needs "
+        "the attribute BYPASSRLS",
+    ),
+    TableBusy: Policy(
+        Scope.TABLE, True, "It is tried again by itself; let the other session end, or cancel its statement"
+    ),
+    SnapshotLost: Policy(Scope.TABLE, True, "Nothing is wrong at the destination: copy the table anew"),
+    StateInUse: Policy(
+        Scope.RUN, False, "Stop the other one first, or give this pipeline another name or `state.url`"
+    ),
+    StateUnreachable: Policy(
+        Scope.RUN, True, "Check `state.url`, and that its server runs or its folder can be written"
+    ),
+    StateDenied: Policy(
+        Scope.RUN,
+        False,
+        "Check username and password in `state.url`, and pg_hba.conf; the role needs CREATE in the database",
+    ),
+    WrongState: Policy(
+        Scope.RUN, False, "Use the version of Penstock that wrote it, or another `state.url` and a new copy"
+    ),
+    RowRefused: Policy(
+        Scope.TABLE,
+        False,
+        "Mend the cause at the destination (a constraint, a column's type), "
+        "then `penstock retry CONFIG TABLE`",
+    ),
+    TargetUnfit: Policy(
+        Scope.TABLE, False, "Change the table at the destination, then `penstock retry CONFIG TABLE`"
+    ),
+    WriteDenied: Policy(
+        Scope.TABLE,
+        False,
+        "Grant the destination's role what it needs on the table and its schema, "
+        "then `penstock retry CONFIG TABLE`",
+    ),
+    DestinationBusy: Policy(Scope.TABLE, True, "It is tried again by itself"),
+    TransformRefused: Policy(
+        Scope.TABLE, False, "Mend the table's `where`, `set` or `drop`, start again and run `penstock retry`"
+    ),
+    DestinationFailed: Policy(
+        Scope.SOURCE, True, "Nothing is lost: it is tried again. Mend the destination's code, or its input"
+    ),
     ServerMissing: Policy(Scope.RUN, False, "Install it: `pip install 'penstock[embedded]'`"),
     JavaMissing: Policy(Scope.RUN, False, "Install Java 17 or 21, or `pip install 'penstock[embedded]'`"),
 }
@@ -197,3 +296,20 @@ _SECRETS = re.compile(
 def without_secrets(text: str) -> str:
     """Text from elsewhere (libpq, a DSN) with passwords taken out."""
     return _SECRETS.sub(lambda m: f"{m[1]}{m[2]}***" if m[1] else f"{m[4]}***{m[6]}", text)
+
+
+def to_dict(error: PenstockError) -> dict[str, Any]:
+    """The error for JSON: for other processes, and to be remembered."""
+    return {
+        "kind": type(error).__name__,
+        "reason": error.reason,
+        "remedy": error.remedy,
+        "where": {key: str(value) for key, value in error.where.items()},
+    }
+
+
+def from_dict(given: Mapping[str, Any]) -> PenstockError:
+    """The error again, of its kind if that is known here, with its place in words."""
+    kinds = {kind.__name__: kind for kind in POLICY}
+    kind = kinds.get(given["kind"], PenstockError)
+    return kind(given["reason"], remedy=given["remedy"], **given["where"])

@@ -1,0 +1,39 @@
+"""What a snapshot of PostgreSQL contains, decided by transaction.
+
+A change is in a copy exactly when its transaction is visible in the copy's snapshot. Positions do not decide
+that: a transaction whose commit is in the WAL already may not be visible yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """`pg_current_snapshot()`: all below `xmin` are visible, none from `xmax` on, and none of `running`."""
+
+    xmin: int
+    xmax: int
+    running: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Visibility:
+        """`xmin:xmax:xip,xip,…`, with ids that are not cut to 32 bits."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
+
+    def sees(self, xids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Which of these committed transactions are visible. Ids have 32 bits in the stream: of those that
+        are meant, each is the one nearest to `xmax`."""
+        distance = (xids - (self.xmax & 0xFFFFFFFF)) & 0xFFFFFFFF
+        full = self.xmax + np.where(distance < 1 << 31, distance, distance - (1 << 32))
+        running = np.isin(full, np.array(self.running, np.int64))
+        seen: npt.NDArray[np.bool_] = (full < self.xmax) & ~running
+        return seen

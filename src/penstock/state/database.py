@@ -1,0 +1,207 @@
+"""The database under the store: SQLite or PostgreSQL, opened, made ready, and its errors explained.
+
+A transaction is for reading or for writing. On SQLite the difference matters: a writer takes the write lock
+when it begins, because one that took it half-way would be refused whenever another wrote in between.
+
+PostgreSQL is reached by libpq's own reading of the URL, not SQLAlchemy's: services, several hosts and Unix
+sockets work as they do for sources.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import SecretStr
+from sqlalchemy import URL, Connection, Engine, event, func, select
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from penstock.config.connection import check_dsn
+from penstock.model.errors import (
+    ConfigError,
+    PenstockError,
+    StateDenied,
+    StateUnreachable,
+    WrongState,
+    without_secrets,
+)
+from penstock.state import tables
+
+_BUSY_SECONDS = 30
+_WRITES = "penstock_writes"
+_SET_UP_LOCK = 0x70656E73746F636B
+"""The advisory lock of those who make the tables: the letters of penstock."""
+
+_SETTINGS = {
+    "fallback_application_name": "penstock",
+    "connect_timeout": "10",
+    # A server that vanished without a word is noticed in a minute, not in hours.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+
+_POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://")
+_DENIED = re.compile(r"28...|3D000|42501")
+_DENIED_WORDS = re.compile(
+    r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r'|(role|database) ".*" does not exist|not permitted to log in|permission denied',
+    re.IGNORECASE,
+)
+_NO_DATABASE = re.compile(r"file is not a database|disk image is malformed")
+
+
+class Database:
+    """A store's database. Threads may share it."""
+
+    def __init__(self, engine: Engine, place: str, conninfo: str = "") -> None:
+        self._engine = engine
+        self._conninfo = conninfo
+        self.place = place
+        """Where it is, for messages: nothing secret."""
+
+    @classmethod
+    def open(cls, url: str) -> Database:
+        """The database behind this URL, with our tables in it; made where they are missing."""
+        database = _postgres(url) if _POSTGRES.match(url) else _sqlite(url)
+        try:
+            database._make_ready()
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @property
+    def file(self) -> Path | None:
+        """Where it is SQLite: its file."""
+        return Path(self._engine.url.database or "") if self._engine.name == "sqlite" else None
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with explained(self.place), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        with explained(self.place), self._engine.connect() as connection:
+            connection = connection.execution_options(**{_WRITES: True})
+            with connection.begin():
+                yield connection
+
+    def session(self) -> psycopg.Connection[Any]:
+        """A connection to PostgreSQL apart from the pool, for a lock that lasts as long as it does."""
+        with explained(self.place):
+            return psycopg.connect(self._conninfo, autocommit=True)
+
+    def _make_ready(self) -> None:
+        """Whoever finds the right format changes nothing: a reader needs no right to write."""
+        with self.reading() as connection:
+            if self._known_format(connection):
+                return
+        with self.writing() as connection:
+            if self.file is None:
+                connection.execute(select(func.pg_advisory_xact_lock(_SET_UP_LOCK)))
+            if self._known_format(connection):
+                return
+            if self.file is None and not sqlalchemy.inspect(connection).has_schema(tables.SCHEMA):
+                connection.execute(sqlalchemy.schema.CreateSchema(tables.SCHEMA))
+            tables.metadata.create_all(connection)
+            connection.execute(tables.formats.insert().values(format=tables.FORMAT))
+
+    def _known_format(self, connection: Connection) -> bool:
+        schema = None if self.file else tables.SCHEMA
+        if not sqlalchemy.inspect(connection).has_table(tables.formats.name, schema=schema):
+            return False
+        found = connection.execute(select(tables.formats.c.format)).scalar()
+        if found != tables.FORMAT:
+            raise WrongState(
+                f"the state store has the format {found}, and this version of Penstock knows {tables.FORMAT}",
+                store=self.place,
+            )
+        return True
+
+
+def _sqlite(url: str) -> Database:
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):
+        parsed = URL.create("unknown")
+    name = parsed.database or ""
+    if parsed.drivername != "sqlite" or parsed.host or parsed.query or name in ("", ":memory:"):
+        raise ConfigError(
+            "`state.url` is not one that Penstock knows; expected sqlite:///path/to/file or postgresql://…"
+        )
+    file = Path(name)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StateUnreachable(f"the folder cannot be made: {error.strerror}", store=name) from None
+    engine = sqlalchemy.create_engine(
+        URL.create("sqlite", database=str(file)), connect_args={"timeout": _BUSY_SECONDS}
+    )
+    event.listen(engine, "connect", _settle_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return Database(engine, name)
+
+
+def _settle_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+    connection.execute("pragma journal_mode = wal")
+    connection.execute("pragma synchronous = full")  # phases decide what is skipped: they must not go back
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get(_WRITES)
+    connection.exec_driver_sql("begin immediate" if writes else "begin")
+
+
+def _postgres(url: str) -> Database:
+    dsn = _POSTGRES.sub("postgresql://", url, count=1)
+    try:
+        check_dsn(SecretStr(dsn))
+    except ValueError as error:
+        raise ConfigError(f"`state.url`: {error}") from None
+    given = conninfo_to_dict(dsn)
+    conninfo = make_conninfo(dsn, **{**_SETTINGS, **given, "client_encoding": "UTF8"})
+    engine = sqlalchemy.create_engine(
+        "postgresql+psycopg://",
+        # No prepared statements: a connection pooler between may hand the next one to another session.
+        creator=lambda: psycopg.connect(conninfo, prepare_threshold=None),
+        pool_pre_ping=True,
+    )
+    at = given.get("host") or given.get("service") or "localhost"
+    place = f"{at}/{given.get('dbname') or given.get('user') or ''}"
+    options = {"schema_translate_map": {None: tables.SCHEMA}}
+    return Database(engine.execution_options(**options), place, conninfo)
+
+
+@contextmanager
+def explained(place: str) -> Iterator[None]:
+    """What the database says, as a sentence for the operator: its own words, neither SQL nor secrets."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise _explain(error.orig, place) from None
+    except psycopg.Error as error:
+        raise _explain(error, place) from None
+
+
+def _explain(error: BaseException | None, place: str) -> PenstockError:
+    lines = (line.strip() for line in str(error).splitlines())
+    said = without_secrets("; ".join(dict.fromkeys(line for line in lines if line))).rstrip(".")
+    state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+    if _DENIED.fullmatch(state) or (isinstance(error, psycopg.Error) and _DENIED_WORDS.search(said)):
+        return StateDenied(f"the state store refuses us: {said}", store=place)
+    if _NO_DATABASE.search(said):
+        return WrongState(f"the state store does not read: {said}", store=place)
+    return StateUnreachable(f"the state store cannot be used: {said}", store=place)
