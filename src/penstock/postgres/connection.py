@@ -24,6 +24,7 @@ from penstock.model.errors import (
     NotReady,
     PenstockError,
     SlotInUse,
+    TableBusy,
     without_secrets,
 )
 
@@ -103,6 +104,8 @@ def explain(error: psycopg.Error) -> PenstockError:
         return SlotInUse(reason)
     if state == "53400":
         return NotReady(reason)
+    if state == "55P03":
+        return TableBusy(reason)
     if state or not isinstance(error, psycopg.OperationalError):
         return PenstockError(reason)
     needs_password = error.pgconn is not None and error.pgconn.needs_password

@@ -176,7 +176,7 @@ class OneTable:
         values = Rows(lists, len(table.columns))
         places = {name: place for place, name in enumerate(table.column_names)}
         return [
-            _typed_column(values.column(places[column.name]), column, rows, table)
+            typed_column(values.column(places[column.name]), column, rows, table)
             if column.name in places
             else pa.nulls(len(rows), arrow_type(column.type))
             for column in self.columns
@@ -208,7 +208,7 @@ def _current(rows: pa.RecordBatch, width: int) -> pa.ListArray:
     return pc.if_else(delete, rows["before"], current) if pc.any(delete).as_py() else current
 
 
-def _typed_column(text: pa.StringArray, column: Column, rows: pa.RecordBatch, table: TableSchema) -> pa.Array:
+def typed_column(text: pa.StringArray, column: Column, rows: pa.RecordBatch, table: TableSchema) -> pa.Array:
     try:
         return typed(text, column.type)
     except pa.ArrowInvalid:

@@ -1,0 +1,375 @@
+"""One table at one moment: the snapshot a copy is made under, and the parts it is read in.
+
+`Snapshot` holds a transaction open on the source, under whose exported name any number of other sessions
+(`copy_out`, on Spark's executors) see the very same rows. What it contains is decided by transaction
+(`visibility`), and everything it contains is in the stream before `lsn`. A part is a range of the table's
+blocks, which PostgreSQL reads by itself without looking at the others (14 and later).
+
+MVCC does not protect from everything: a TRUNCATE, or an ALTER that rewrites the table, makes the table look
+empty or different to snapshots taken before it. So the order is
+
+    1. lock the table (access share: it keeps out only such statements), and all of its partitions;
+    2. take the snapshot: whatever rewrote the table before is seen whole, nothing can rewrite it any more;
+    3. look whether the table that was locked is the one that was meant, since LOCK goes by name.
+
+`LOCK` does not take a snapshot, a query does. While the lock is held, a statement that wants an exclusive
+lock waits for us, and everybody after it waits for that statement, our own tasks too. Nobody
+would ever move then; so no session here waits long for a lock, the copy fails as `TableBusy`, lets the other
+through and is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import pq, sql
+
+from penstock.model import Lsn, TableId, TableName
+from penstock.model.errors import (
+    NotReady,
+    PenstockError,
+    ReadDenied,
+    SnapshotLost,
+    TableBusy,
+    UnknownTable,
+)
+from penstock.model.visibility import Visibility
+from penstock.postgres.connection import Connection, connect, explain
+
+LOCK_TIMEOUT = "5s"
+ATTEMPTS = 5
+CHUNK_BYTES = 256 << 10
+POLL = 0.05
+
+_GONE_STATES = ("22023", "42704", "55000")
+"""What `set transaction snapshot` says of a snapshot that is no longer exported, depending on the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRange:
+    """What one task copies: some blocks of one physical table."""
+
+    table: TableName
+    """A leaf partition, or the table itself."""
+    columns: tuple[str, ...]
+    """In the order wanted."""
+    first_block: int
+    end_block: int | None
+    """Not part of it; None: to the end."""
+    row_filter: str | None
+    """SQL, over the table's columns: only rows for which it is true."""
+    bytes: int
+    """About how much that is on the server's disk."""
+
+    def query(self, selected: sql.Composable | None = None) -> sql.Composed:
+        """A select of its rows; `selected` in place of its columns."""
+        columns = selected or sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        conditions = [
+            sql.SQL("ctid {} {}").format(sql.SQL(sign), sql.Literal(f"({block},0)"))
+            for sign, block in ((">=", self.first_block or None), ("<", self.end_block))
+            if block is not None
+        ]
+        if self.row_filter:
+            conditions.append(sql.SQL("({}\n)").format(sql.SQL(self.row_filter)))
+        return sql.SQL("select {} from only {}{}").format(
+            columns,
+            sql.Identifier(self.table.schema, self.table.name),
+            sql.SQL(" where ") + sql.SQL(" and ").join(conditions) if conditions else sql.SQL(""),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be copied of a table, and in parts of about what size."""
+
+    columns: tuple[str, ...]
+    row_filter: str | None = None
+    partition_bytes: int = 256 << 20
+
+
+class Snapshot:
+    """One table, locked, under one snapshot that others can use as long as this is open."""
+
+    def __init__(self, connection: Connection, id: TableId, table: TableName) -> None:
+        """Takes the snapshot: the connection's transaction has only locked the table so far."""
+        row = _one(
+            connection,
+            "select pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text",
+        )
+        self._connection = connection
+        self.id = id
+        self.table = table
+        self.name: str = row[0]
+        """Under which it is exported."""
+        self.visibility = Visibility.parse(row[1])
+        self.lsn = Lsn.parse(row[2])
+        """Everything that the snapshot contains had committed before."""
+
+    @classmethod
+    def open(cls, conninfo: str, table: TableId) -> Snapshot:
+        connection = connect(conninfo)
+        try:
+            with explained(table=table):
+                if _one(connection, "select pg_is_in_recovery()")[0]:
+                    raise NotReady(
+                        "a standby does not tell which transactions its snapshot sees",
+                        remedy="Copy from the primary: set `host` to it",
+                    )
+                settle(connection)
+                for _ in range(ATTEMPTS):
+                    found = cls._take(connection, table)
+                    if found is not None:
+                        return found
+                raise TableBusy("the table is renamed or repartitioned again and again", table=table)
+        except BaseException:
+            connection.close()
+            raise
+
+    @classmethod
+    def _take(cls, connection: Connection, table: TableId) -> Snapshot | None:
+        """The steps above; None if the table changed its name or its partitions in between."""
+        name, partitioned = _named(connection, table)
+        lock = sql.SQL("lock table {} {} in access share mode").format(
+            sql.SQL("" if partitioned else "only"), sql.Identifier(name.schema, name.name)
+        )
+        with explained(table=name):
+            connection.execute("begin isolation level repeatable read read only")
+            try:
+                connection.execute(lock)
+            except psycopg.errors.UndefinedTable:
+                connection.execute("rollback")
+                return None
+            taken = cls(connection, table, name)
+            unlocked = connection.execute(_UNLOCKED, {"table": table}).fetchall()
+            if _named(connection, table)[0] == name and not unlocked:
+                return taken
+            connection.execute("rollback")
+            return None
+
+    def ranges(
+        self, columns: Sequence[str], row_filter: str | None = None, partition_bytes: int = 256 << 20
+    ) -> list[CopyRange]:
+        """Disjoint parts of about that size, together the whole table; at least one for each partition."""
+        with explained(table=self.table):
+            return ranges_of(self._connection, self.id, Wanted(tuple(columns), row_filter, partition_bytes))
+
+    def alive(self) -> None:
+        """Raise `SnapshotLost` if the connection is gone, and the exported snapshot with it."""
+        self._ask("select 1")
+
+    def sessions(self, application_name: str) -> int:
+        """How many others of that name are connected to the database; raises as `alive` does."""
+        self._ask("select pg_stat_clear_snapshot()")  # a transaction sees the first answer again and again
+        found: int = self._ask(
+            "select count(*) from pg_stat_activity"
+            " where application_name = %s and datname = current_database()",
+            application_name,
+        )
+        return found
+
+    def _ask(self, statement: LiteralString, *values: str) -> Any:
+        try:
+            row = self._connection.execute(statement, values or None).fetchone()
+        except psycopg.Error as error:
+            raise SnapshotLost(
+                f"the connection that held the snapshot was lost: {explain(error).reason}", table=self.table
+            ) from None
+        assert row is not None
+        return row[0]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[CopyRange]:
+    """As the connection's transaction sees the table."""
+    found: list[CopyRange] = []
+    for schema, name, blocks, size, hidden in connection.execute(_LEAVES, {"table": table}).fetchall():
+        leaf = TableName(schema, name)
+        if hidden:
+            raise ReadDenied("row-level security hides rows from this role", table=leaf)
+        parts = max(1, min(blocks, -(-size // max(wanted.partition_bytes, 1))))
+        bounds: list[Any] = [blocks * part // parts for part in range(parts)] + [None]
+        found += [
+            CopyRange(leaf, wanted.columns, first, end, wanted.row_filter, size // parts)
+            for first, end in pairwise(bounds)
+        ]
+    return found
+
+
+def copy_out(conninfo: str, snapshot: str, part: CopyRange) -> Iterator[bytes]:
+    """The rows of a part in COPY's text format, cut between rows, about 256 KiB at a time. Runs on
+    executors.
+
+    The loop is over libpq's own call: psycopg's `copy` takes twice the time for each row.
+    """
+    with closing(connect(conninfo)) as connection, explained(table=part.table):
+        join(connection, snapshot)
+        pgconn = connection.pgconn
+        statement = sql.SQL("copy ({}) to stdout").format(part.query()).as_bytes(connection)
+        _expect(pgconn.exec_(statement), pq.ExecStatus.COPY_OUT)
+        get = pgconn.get_copy_data
+        rows: list[memoryview] = []
+        size = 0
+        while True:
+            length, row = get(0)
+            if length < 0:
+                break
+            rows.append(row)
+            size += length
+            if size >= CHUNK_BYTES:
+                yield b"".join(rows)
+                rows.clear()
+                size = 0
+        _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
+        if rows:
+            yield b"".join(rows)
+
+
+def settle(connection: Connection) -> None:
+    """No time limit of the server or the role ends a copy, but waiting for a lock has one; and row-level
+    security is an error rather than fewer rows."""
+    connection.execute(settings())
+
+
+def settings() -> sql.Composed:
+    """Only those that the server knows: transaction_timeout came with 17."""
+    return sql.SQL("""
+        select set_config(name, case name when 'lock_timeout' then {}
+                                          when 'row_security' then 'off' else '0' end, false)
+        from pg_settings
+        where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',
+                       'idle_in_transaction_session_timeout', 'idle_session_timeout')
+    """).format(sql.Literal(LOCK_TIMEOUT))
+
+
+def join(connection: Connection, snapshot: str) -> None:
+    """Begin a transaction that sees what the exported snapshot sees."""
+    settle(connection)
+    connection.execute("begin isolation level repeatable read read only")
+    try:
+        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
+    except psycopg.Error as error:
+        raise gone(error, snapshot) or error from None
+
+
+def gone(error: psycopg.Error, snapshot: str) -> SnapshotLost | None:
+    """What `set transaction snapshot` failed with, if that is that the snapshot ended."""
+    if error.sqlstate in _GONE_STATES:
+        return SnapshotLost(f"the snapshot {snapshot} is not exported any more")
+    return None
+
+
+def wait_for_writers(connection: Connection, table: TableId, stop: threading.Event) -> None:
+    """Wait until every transaction that has written to the table (or its partitions) so far has ended, or
+    until `stop`. Takes no lock: nobody waits for us.
+
+    Rows that such a transaction wrote before the table was published are not in the stream. Once it has
+    ended, a new snapshot has them.
+    """
+    with explained(table=table):
+        writers = set(connection.execute(_WRITERS, {"table": table}).fetchall())
+        while writers and not stop.wait(POLL):
+            writers &= set(connection.execute(_WRITERS, {"table": table}).fetchall())
+
+
+def _named(connection: Connection, table: TableId) -> tuple[TableName, bool]:
+    row = connection.execute(
+        "select n.nspname, c.relname, c.relkind = 'p' from pg_class c"
+        " join pg_namespace n on n.oid = c.relnamespace where c.oid = %s",
+        (table,),
+    ).fetchone()
+    if row is None:
+        raise UnknownTable("the table does not exist any more", table=table)
+    return TableName(row[0], row[1]), row[2]
+
+
+def _one(connection: Connection, statement: str) -> tuple[Any, ...]:
+    row = connection.execute(statement.encode()).fetchone()
+    assert row is not None
+    return row
+
+
+def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> None:
+    if result is None or result.status != status:
+        raise (
+            psycopg.errors.error_from_result(result)
+            if result is not None and result.error_message
+            else psycopg.OperationalError("the server ended the connection")
+        )
+
+
+@contextmanager
+def explained(**where: Any) -> Iterator[None]:
+    """What PostgreSQL refuses, as an error that knows its table."""
+    try:
+        yield
+    except PenstockError as error:
+        raise error.at(**where) from None
+    except psycopg.Error as error:
+        raise refused(error).at(**where) from None
+
+
+def refused(error: psycopg.Error) -> PenstockError:
+    reason = explain(error).reason
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return TableBusy(f"another session has or wants an exclusive lock on the table: {reason}")
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return ReadDenied(reason)
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
+        return SnapshotLost(f"the table is not what it was: {reason}")
+    return explain(error)
+
+
+_TREE = sql.SQL("""
+    (select %(table)s::regclass as relid union select relid from pg_partition_tree(%(table)s::regclass)) tree
+""")
+
+# A foreign table or one of another access method is one part: its blocks are not ours to count.
+_LEAVES = sql.SQL("""
+    select n.nspname, c.relname,
+           case when a.amname = 'heap'
+                then pg_relation_size(c.oid) / current_setting('block_size')::int8 else 0 end,
+           coalesce(pg_table_size(c.oid), 0), row_security_active(c.oid)
+    from {}
+    join pg_class c on c.oid = tree.relid
+    join pg_namespace n on n.oid = c.relnamespace
+    left join pg_am a on a.oid = c.relam
+    where c.relkind <> 'p'
+    order by n.nspname, c.relname
+""").format(_TREE)
+
+_UNLOCKED = sql.SQL("""
+    select tree.relid
+    from {}
+    where not exists (
+        select from pg_locks l
+        where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = tree.relid
+          and l.mode = 'AccessShareLock' and l.granted)
+""").format(_TREE)
+
+# Every write takes a lock of the first kind; the others stand for TRUNCATE, ALTER and their like. A vacuum
+# (ShareUpdateExclusiveLock) writes no rows. A prepared transaction has no pid.
+_WRITERS = sql.SQL("""
+    select distinct l.virtualtransaction, l.pid
+    from {}
+    join pg_locks l on l.relation = tree.relid
+    where l.locktype = 'relation' and l.granted
+      and l.database = (select oid from pg_database where datname = current_database())
+      and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+""").format(_TREE)
