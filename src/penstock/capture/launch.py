@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.capture.spec import CaptureSpec
-from penstock.capture.state import from_dict
 from penstock.config import Config, SourceConfig
-from penstock.model.errors import PenstockError
+from penstock.model import TableName
+from penstock.model.errors import PenstockError, from_dict
 from penstock.postgres import catalog, publication
-from penstock.postgres.connection import connect
+from penstock.postgres.connection import Connection, connect
 from penstock.spool import manifest
 from penstock.spool.writer import is_captured
 
@@ -51,10 +51,27 @@ def spool_of(config: Config, source: SourceConfig) -> Path:
 def prepare(source: SourceConfig) -> list[str]:
     """Bring the publication in step with the configured tables; says what was done."""
     with connect(source.conninfo()) as connection:
-        tables = [table.name for table in catalog.tables(connection, source.tables)]
-        return publication.ensure(
-            connection, source.publication_name, tables, create=source.replication.create_publication
-        )
+        ours = source.replication.create_publication
+        tables = catalog.tables(connection, source.tables) if ours else []
+        return _ensure(connection, source, [table.name for table in tables])
+
+
+def adjust(connection: Connection, source: SourceConfig) -> list[str]:
+    """The same while a pipeline runs: a new table that cannot be followed must not stop the others, and one
+    that lost its key stays where it is, so that whoever changes it learns of it."""
+    if not source.replication.create_publication:
+        return []
+    found = catalog.captured(catalog.matching(connection, source.tables))
+    if source.tables.require_primary_key and not all(table.identified for table in found):
+        present = {table.table for table in publication.tables(connection, source.publication_name)}
+        found = [table for table in found if table.identified or table.name in present]
+    return _ensure(connection, source, [table.name for table in found])
+
+
+def _ensure(connection: Connection, source: SourceConfig, tables: list[TableName]) -> list[str]:
+    return publication.ensure(
+        connection, source.publication_name, tables, create=source.replication.create_publication
+    )
 
 
 @contextmanager
@@ -87,6 +104,7 @@ class CaptureProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                start_new_session=True,  # Ctrl-C is for us: the capture ends when we close its input
             )
         assert self._child.stdin is not None
         self._child.stdin.write(spec.to_json() + "\n")

@@ -21,7 +21,7 @@ from pydantic_core import ErrorDetails
 from penstock.config.environment import Path as KeyPath
 from penstock.config.environment import override
 from penstock.config.models import Config
-from penstock.config.reference import Key, keys
+from penstock.config.reference import Key, keys, option_keys
 from penstock.model.errors import ConfigError, without_secrets
 
 _SECRET = ("password", "dsn", "url", "secret", "token")
@@ -44,7 +44,9 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     except ValidationError as error:
         problems = error.errors(include_url=False)
     known = keys(Config)
-    said = dict.fromkeys(_problem(problem, places, known) for problem in problems)
+    said = dict.fromkeys(
+        _problem(problem, places, known | _keys_of_type(problem["loc"], data)) for problem in problems
+    )
     raise ConfigError("\n".join(said))
 
 
@@ -113,10 +115,18 @@ def _doubled(node: yaml.Node, inside: tuple[int, ...] = ()) -> Iterator[yaml.Nod
 
 def _problem(problem: ErrorDetails, places: Mapping[KeyPath, str], known: Mapping[KeyPath, Key]) -> str:
     context = problem.get("ctx", {})
-    at: KeyPath = (*problem["loc"], *context.get("at", ()))
+    found = problem["loc"][:-1] if problem["loc"][-1:] == ("[key]",) else problem["loc"]
+    at: KeyPath = (*found, *context.get("at", ()))
     nearest = next(at[:length] for length in range(len(at), -1, -1) if at[:length] in places)
     shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at).lstrip(".")
     return f"{places[nearest]}: {shown + ': ' if shown else ''}{_said(problem, at, known)}"
+
+
+def _keys_of_type(at: KeyPath, data: Mapping[str, Any]) -> dict[KeyPath, Key]:
+    """What a destination of its type takes, if the problem is in a destination."""
+    if at[:1] != ("destinations",) or len(at) < 2 or not isinstance(at[1], int):
+        return {}
+    return option_keys(str(data["destinations"][at[1]].get("type")))
 
 
 def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> str:

@@ -6,11 +6,12 @@ destination, whose type decides what else it takes, and in `connection`, which t
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +26,9 @@ from pydantic import (
 )
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
+from penstock.config.destinations import OPTIONS, Options
 from penstock.config.quantities import Megabytes, Seconds
-from penstock.config.tables import TablesConfig
+from penstock.config.tables import Pattern, TablesConfig
 from penstock.model.errors import ConfigError
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -51,6 +53,7 @@ def _on_or_off(given: object) -> object:
 
 Name = Annotated[str, AfterValidator(_name)]
 Dsn = Annotated[SecretStr, AfterValidator(check_dsn)]
+Settings = TypeVar("Settings", bound=Options)
 
 
 class Section(BaseModel):
@@ -134,7 +137,7 @@ class BatchControl(Section):
 
 
 class DestinationTable(Section):
-    target: str | None = Field(default=None, description="Name at the destination. Default: the same")
+    target: Pattern | None = Field(default=None, description="Name at the destination. Default: the same")
     kind: Literal["clone", "append", "history"] = Field(
         default="clone",
         description="`clone`: the same rows; `append`: nothing is deleted; `history`: every version",
@@ -151,15 +154,31 @@ class DestinationConfig(BaseModel):
 
     name: Name = Field(description="The destination's name")
     type: str = Field(description="`files`, `postgres`, `nats`, `python`, …; it decides on further keys")
-    tables: dict[str, DestinationTable] = Field(default={}, description="Per table (glob): how it arrives")
+    tables: dict[Pattern, DestinationTable] = Field(
+        default={}, description="Per table (glob): how it arrives"
+    )
     batch_control: BatchControl | None = Field(
         default=None, description="The destination's own. Default: the pipeline's"
     )
+
+    _settings: Options | None = PrivateAttr(None)
+
+    @model_validator(mode="after")
+    def _check_options(self, info: ValidationInfo) -> DestinationConfig:
+        model = OPTIONS.get(self.type)
+        if model is not None:
+            self._settings = model.model_validate(self.options, context=info.context)
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
         """The keys of its type, as they stand in the file."""
         return self.__pydantic_extra__ or {}
+
+    def settings(self, kind: builtins.type[Settings]) -> Settings:
+        """The keys of its type, checked, with secrets resolved."""
+        assert isinstance(self._settings, kind), f"{self.name} is of type {self.type}"
+        return self._settings
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         """Its own keys by name only: any of them may hold a secret."""

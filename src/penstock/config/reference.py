@@ -1,16 +1,18 @@
 """Every key of the configuration with its default and meaning: for messages, and for the documentation.
 
-`python -m penstock.config` prints the table of docs/configuration.md.
+`python -m penstock.config` prints the tables of docs/configuration.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
+
+from penstock.config.destinations import OPTIONS
 
 _DURATIONS = {"interval", "heartbeat", "initial", "max"}
 
@@ -28,6 +30,12 @@ class Key:
 
 def keys(model: type[BaseModel]) -> dict[tuple[str | int, ...], Key]:
     return {key.path: key for key in _keys(model, ())}
+
+
+def option_keys(type: str) -> dict[tuple[str | int, ...], Key]:
+    """The further keys of a destination of this type."""
+    model = OPTIONS.get(type)
+    return {key.path: key for key in _keys(model, ("destinations", "*"))} if model else {}
 
 
 def _keys(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Key]:
@@ -64,5 +72,14 @@ def _default(name: str, field: FieldInfo) -> str:
 
 def table(model: type[BaseModel]) -> str:
     """Markdown."""
-    rows = [f"| `{key}` | {key.default} | {key.description} |" for key in keys(model).values()]
+    return _table(keys(model).values())
+
+
+def option_tables() -> dict[str, str]:
+    """Markdown: for each type of destination its further keys."""
+    return {type: _table(option_keys(type).values()) for type in OPTIONS}
+
+
+def _table(described: Iterable[Key]) -> str:
+    rows = [f"| `{key}` | {key.default} | {key.description} |" for key in described]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])

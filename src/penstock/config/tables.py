@@ -21,13 +21,13 @@ _QUOTED = r'"(?:[^"]|"")+"'
 _PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)({_QUOTED}|[^"]+)|({_QUOTED}|[^".]+)')
 
 
-def _pattern(text: str) -> str:
+def check_pattern(text: str) -> str:
     if not _PATTERN.fullmatch(text):
         raise ValueError('expected a pattern such as public.* or "My Schema"."my.table"')
     return text
 
 
-Pattern = Annotated[str, AfterValidator(_pattern)]
+Pattern = Annotated[str, AfterValidator(check_pattern)]
 
 
 class TablesConfig(BaseModel):
@@ -62,16 +62,25 @@ class TablesConfig(BaseModel):
 
 
 def _any(patterns: tuple[str, ...], table: TableName) -> bool:
-    return any(_matches(pattern, table) for pattern in patterns)
+    return any(matches(pattern, table) for pattern in patterns)
 
 
-def _matches(pattern: str, table: TableName) -> bool:
+def matches(pattern: str, table: TableName) -> bool:
     found = _PATTERN.fullmatch(pattern)
     assert found is not None
     return _part(found[1] or "public", table.schema) and _part(found[2] or found[3], table.name)
 
 
+def parse_name(text: str) -> TableName:
+    """The name of one table, written as a pattern is: parts in double quotes are literal."""
+    found = _PATTERN.fullmatch(text)
+    assert found is not None
+    return TableName(_literal(found[1] or "public"), _literal(found[2] or found[3]))
+
+
 def _part(pattern: str, name: str) -> bool:
-    if pattern.startswith('"'):
-        return pattern[1:-1].replace('""', '"') == name
-    return fnmatchcase(name, pattern)
+    return _literal(pattern) == name if pattern.startswith('"') else fnmatchcase(name, pattern)
+
+
+def _literal(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class Manifest:
     def __init__(self, spool: Path) -> None:
         self.path = spool / "manifest.db"
         self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._writing = threading.Lock()
         try:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
@@ -123,13 +125,14 @@ class Manifest:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        self._db.execute("begin immediate")
-        try:
-            yield self._db
-        except BaseException:
-            self._db.execute("rollback")
-            raise
-        self._db.execute("commit")
+        with self._writing:  # one connection, several threads: one transaction at a time
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
 
     # Positions
 
@@ -202,19 +205,22 @@ class Manifest:
             for id, file, rows, size, first, last in found
         ]
 
-    def next_position(self, start: Lsn, max_rows: int | None = None) -> Lsn:
-        """How far a consumer at `start` can read: at least one transaction, then up to `max_rows`.
+    def next_position(self, start: Lsn, max_rows: int | None = None, max_bytes: int | None = None) -> Lsn:
+        """How far a consumer at `start` can read: at least one transaction, then up to the limits.
 
         It is `start` itself while nothing has come, even as the captured position moves on.
         """
         self._refuse_if_gone(start)
-        total, reached = 0, start.value
-        for end, rows in self._db.execute(
-            "select end_lsn, sum(rows) from segments where end_lsn > ? group by end_lsn order by end_lsn",
+        rows_read, bytes_read, reached = 0, 0, start.value
+        for end, rows, size in self._db.execute(
+            """select end_lsn, sum(rows), sum(bytes) from segments where end_lsn > ?
+                group by end_lsn order by end_lsn""",
             (start.value,),
         ):
-            total += rows
-            if max_rows is not None and total > max_rows and reached > start.value:
+            rows_read, bytes_read = rows_read + rows, bytes_read + size
+            over = max_rows is not None and rows_read > max_rows
+            over = over or (max_bytes is not None and bytes_read > max_bytes)
+            if over and reached > start.value:
                 break
             reached = end
         return Lsn(reached)

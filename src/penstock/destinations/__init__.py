@@ -1,0 +1,1 @@
+"""Destinations: the protocol, and one module or folder for each of them."""

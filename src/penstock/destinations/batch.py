@@ -1,0 +1,151 @@
+"""A batch of changes, and the views of it that destinations take.
+
+batch.events()          plain objects in order, for code that looks at one change after the other
+batch.changes()         all changes as one DataFrame, old and new rows as maps
+batch.table(name)       the changes of one table as a DataFrame, in its own columns and types
+rows_of(changes, run)   Arrow, as the spool has it, for code that runs on executors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.destinations.protocol import Run, TableChanges
+from penstock.model import Lsn, TableName, TableSchema
+from penstock.model.errors import UnknownTable
+from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
+from penstock.spark import plan
+from penstock.spark.plan import Slice
+from penstock.spark.shapes import AllTables, OneTable, Shape
+from penstock.spark.types import spark_schema
+from penstock.spool.segment import BeforeKind, Op
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBatch:
+    """All changes of one source that committed in `[start, end)`, of the tables that are delivered."""
+
+    source: str
+    start: Lsn
+    end: Lsn
+    tables: tuple[TableChanges, ...]
+    complete_through: datetime | None = None
+    """The time up to which everything that committed has been delivered, when this batch has."""
+    messages: tuple[Slice, ...] = ()
+    """Logical messages (`pg_logical_emit_message`)."""
+    spark: SparkSession | None = None
+    """On the driver only."""
+
+    def on(self, spark: SparkSession) -> ChangeBatch:
+        return replace(self, spark=spark)
+
+    def events(self) -> Iterator[Event]:
+        """Every change in the order of the source, transaction by transaction, on the driver."""
+        rows: list[tuple[dict[str, Any], TableSchema | None]] = []
+        for changes in self.tables:
+            for run in changes.runs:
+                if run.follow:
+                    yield Relation(self.start, self.start, run.delivery.table)
+                for batch in rows_of(changes, run):
+                    rows += [(row, run.delivery.table) for row in batch.to_pylist()]
+        for part in self.messages:
+            rows += [(row, None) for batch in plan.read(part) for row in batch.to_pylist()]
+        rows.sort(key=lambda found: (found[0]["commit_lsn"], found[0]["seq"]))
+        for commit, transaction in groupby(rows, key=lambda found: found[0]["commit_lsn"]):
+            yield from _transaction(Lsn(commit), list(transaction))
+
+    def changes(self) -> DataFrame:
+        """All changes, in order within a table: the columns of `postgres_cdc` without a table."""
+        return self._frame(AllTables(), [(changes, run) for changes in self.tables for run in changes.runs])
+
+    def table(self, name: str | TableName) -> DataFrame:
+        """The changes of one table in its own columns and types, those of its newest schema."""
+        wanted = TableName.parse(name) if isinstance(name, str) else name
+        for changes in self.tables:
+            if changes.delivery.table.name == wanted:
+                shape = OneTable(changes.delivery.table.columns, with_before=True)
+                return self._frame(shape, [(changes, run) for run in changes.runs])
+        raise UnknownTable("the batch has no changes of this table", table=wanted)
+
+    def _frame(self, shape: Shape, units: Sequence[tuple[TableChanges, Run]]) -> DataFrame:
+        assert self.spark is not None
+        numbers = self.spark.range(0, len(units), 1, max(len(units), 1))
+        read: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_read, shape, units)
+        return numbers.mapInArrow(read, spark_schema(shape.schema))
+
+
+def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
+    """The changes of a run that are meant, in order, as the spool has them. Runs on executors."""
+    for part in run.slices:
+        for rows in plan.read(part):
+            if part.after is None or part.after < changes.start:
+                rows = rows.filter(pc.greater_equal(rows["commit_lsn"], changes.start.value))
+            if changes.copied is not None:
+                rows = rows.filter(pa.array(~changes.copied.sees(rows["xid"].to_numpy())))
+            if rows.num_rows:
+                yield rows
+
+
+def _read(
+    shape: Shape, units: Sequence[tuple[TableChanges, Run]], numbers: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The units whose numbers come in, in the shape that is wanted. Runs on executors."""
+    for batch in numbers:
+        for number in batch["id"].to_pylist():
+            changes, run = units[number]
+            for rows in rows_of(changes, run):
+                yield shape.batch(rows, run.delivery.table)
+
+
+def _transaction(commit: Lsn, rows: list[tuple[dict[str, Any], TableSchema | None]]) -> Iterator[Event]:
+    first = rows[0][0]
+    at = first["committed_at"]
+    yield Begin(Lsn(first["lsn"]), commit, at, first["xid"])
+    for is_truncate, group in groupby(rows, key=lambda found: found[0]["op"] == Op.TRUNCATE):
+        if is_truncate:
+            yield from _truncates(commit, list(group))
+        else:
+            for row, table in group:
+                yield _message(commit, row) if table is None else _row_event(commit, row, table)
+    yield Commit(Lsn(rows[-1][0]["lsn"]), commit, 0, commit, at)
+
+
+def _truncates(commit: Lsn, rows: list[tuple[dict[str, Any], TableSchema | None]]) -> Iterator[Event]:
+    """One statement empties several tables: they share its place in the WAL."""
+    for lsn, group in groupby(rows, key=lambda found: found[0]["lsn"]):
+        told = [(row, table) for row, table in group if table is not None]
+        words = set(told[0][0]["after"] or ())
+        options = ("cascade" in words) | ("restart identity" in words) << 1
+        ids = tuple(table.id for _, table in told)
+        yield Truncate(Lsn(lsn), commit, told[0][0]["seq"], options, ids)
+
+
+def _message(commit: Lsn, row: dict[str, Any]) -> Message:
+    prefix, kind, content = row["after"]
+    said = bytes.fromhex((content or "").removeprefix("\\x"))
+    return Message(Lsn(row["lsn"]), commit, row["seq"], kind == "transactional", prefix, said)
+
+
+def _row_event(commit: Lsn, row: dict[str, Any], table: TableSchema) -> Event:
+    lsn, seq = Lsn(row["lsn"]), row["seq"]
+    after, unchanged = tuple(row["after"] or ()), tuple(row["unchanged"] or ())
+    kind, before = row["before_kind"], row["before"]
+    old = None if kind == BeforeKind.NONE else (kind == BeforeKind.KEY, tuple(before))
+    match row["op"]:
+        case Op.INSERT:
+            return Insert(lsn, commit, seq, table.id, after, unchanged)
+        case Op.UPDATE:
+            return Update(lsn, commit, seq, table.id, after, old, unchanged)
+        case _:
+            return Delete(lsn, commit, seq, table.id, old)

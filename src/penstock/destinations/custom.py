@@ -1,0 +1,110 @@
+"""Destination `python`: a class of the user's own, driven as the built-in destinations are.
+
+It does not remember a position with its data, so after a crash it may be given a batch, or a copy, a second
+time; `ChangeBatch.start` and `end`, and `(commit_lsn, seq)` of every change, are there to recognise it by.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
+from penstock.model import Lsn, TableId
+from penstock.model.errors import ConfigError, DestinationFailed, PenstockError, without_secrets
+from penstock.spark.snapshot import typed_frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CustomTarget:
+    remembers = False
+
+    def __init__(self, name: str, destination: Destination) -> None:
+        self.name = name
+        self._destination = destination
+        self._spark: SparkSession
+
+    def open(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def position(self, source: str) -> Lsn | None:  # noqa: ARG002
+        return None
+
+    def recorded(self, source: str) -> Mapping[TableId, Recorded]:  # noqa: ARG002
+        return {}
+
+    def copy_table(self, copy: TableCopy) -> int:
+        table = copy.delivery.table
+        rows = copy.rows if copy.rows is not None else typed_frame(self._spark, copy, table)
+        with self._in_its_code():
+            self._destination.truncate_table(table)
+            self._destination.write_table_rows(table, rows)
+        return 0
+
+    def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:  # noqa: ARG002
+        self.catch_up(changes, position)
+
+    def catch_up(self, changes: TableChanges, position: Lsn) -> None:
+        if any(run.slices or run.follow for run in changes.runs):
+            self.write(ChangeBatch(changes.delivery.source, changes.start, position, (changes,)))
+
+    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+        if batch.tables or batch.messages:
+            with self._in_its_code():
+                self._destination.write_events(batch.on(self._spark))
+        return []
+
+    def forget(self, source: str, table: TableId) -> None: ...
+
+    def close(self) -> None: ...
+
+    def tear_down(self) -> None: ...
+
+    @contextmanager
+    def _in_its_code(self) -> Iterator[None]:
+        """What the user's code raises is told as it is, with the line that raised it."""
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            at = error.__traceback__
+            while at is not None and at.tb_next is not None:
+                at = at.tb_next
+            line = f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}" if at else None
+            said = without_secrets(f"{type(error).__name__}: {error}")
+            raise DestinationFailed(said[:1000], destination=self.name, line=line) from error
+
+
+def load(name: str, path: str, options: Mapping[str, Any]) -> CustomTarget:
+    """Make the class `module.Class` with its options; the working directory is looked in as well."""
+    module, _, attribute = path.rpartition(".")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"the class {path} of destination {name} cannot be imported: {error}",
+            remedy="Give `class: module.Class`, in the working directory or installed",
+        ) from None
+    try:
+        made = found(**options)
+    except TypeError as error:
+        raise ConfigError(f"{path} does not take these options: {error}") from None
+    lacking = [
+        method
+        for method in ("truncate_table", "write_table_rows", "write_events")
+        if not callable(getattr(made, method, None))
+    ]
+    if lacking:
+        raise ConfigError(f"{path} has no method {', '.join(lacking)}")
+    return CustomTarget(name, made)

@@ -1,0 +1,26 @@
+"""From the configuration to a destination that the pipeline can drive."""
+
+from __future__ import annotations
+
+from penstock.config import Config
+from penstock.config.models import DestinationConfig
+from penstock.destinations.protocol import Target
+from penstock.model.errors import ConfigError
+
+
+def make(config: Config, destination: DestinationConfig) -> Target:
+    sources = [source.name for source in config.sources]
+    match destination.type:
+        case "postgres":
+            from penstock.destinations.postgres.target import PostgresTarget
+
+            return PostgresTarget(config.pipeline, destination, sources)
+        case "python":
+            from penstock.destinations import custom
+
+            given = destination.options
+            return custom.load(destination.name, given.get("class", ""), given.get("options", {}))
+    raise ConfigError(
+        f"destination {destination.name} is of type {destination.type}",
+        remedy="Penstock has postgres and python so far",
+    )

@@ -1,0 +1,240 @@
+"""The net change of a batch, applied to a table whose rows have a key: `clone` and `append`.
+
+A few statements for any number of rows. In this order they are right also when rows swap keys:
+
+    1. what PostgreSQL did not send is taken from the row as it was;
+    2. rows that are gone, and rows that moved to another key, are deleted;
+    3. the rest is merged.
+
+Only new rows are copied straight into the table; a few changes go without a staging table (`few.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from penstock.destinations.postgres import few
+from penstock.destinations.postgres.merge import has_key, inserted, merge, origin, value, was
+from penstock.destinations.postgres.place import Place, both, comma
+from penstock.destinations.postgres.refusal import described, first_refused, refused
+from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.stage import Stage, Values, copy_in
+from penstock.model.errors import RowRefused
+from penstock.postgres.connection import Connection
+from penstock.spark.net import INSERTED, MOVED, Net
+
+Way = Callable[[Connection, Place, Net], None]
+
+DELETED = ord("D")
+
+KIND, KEPT, FOUND = sql.Identifier("kind"), sql.Identifier("kept"), sql.Identifier("found")
+
+EXTRA = (
+    sql.SQL("""''::"char" as kind"""),
+    sql.SQL("null::int[] as kept"),
+    sql.SQL("null::boolean as found"),
+)
+
+
+def apply(connection: Connection, place: Place, net: Net) -> int:
+    """How many rows were written or deleted. A row that is refused is told with its key.
+
+    A way that meets a key which is there already, unexpectedly or since values of another unique column were
+    swapped, gives way to the next.
+    """
+    failed: psycopg.Error | None = None
+    for way in _ways(place, net):
+        try:
+            with connection.transaction():
+                if net.truncated:
+                    empty(connection, place)
+                way(connection, place, net)
+            return int(net.rows.num_rows + net.deletes.num_rows)
+        except psycopg.errors.UniqueViolation as error:
+            failed = error
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            failed = error
+            break
+    assert failed is not None
+    raise _refused(connection, place, net, failed) from None
+
+
+def _ways(place: Place, net: Net) -> list[Way]:
+    if few.are_few(place, net):
+        return [few.apply, replaced]
+    if _only_new(net) and not place.append:
+        return [copied, merged, replaced]
+    return [merged, replaced]
+
+
+def _refused(connection: Connection, place: Place, net: Net, error: psycopg.Error) -> RowRefused:
+    def attempt(first: int, end: int) -> None:
+        replaced(connection, place, _part(net, first, end))
+
+    count = net.deletes.num_rows + net.rows.num_rows
+    if not count:
+        return RowRefused(error.diag.message_primary or str(error), table=place.delivery.table.name)
+    number, said = first_refused(connection, count, attempt)
+    alone = _part(net, number, number + 1)
+    keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(place.key))
+    values = [column[0].as_py() for column in keys.columns]
+    return refused(place, said or error, keys.column_names, values)
+
+
+def _part(net: Net, first: int, end: int) -> Net:
+    """Some of it alone: deletes are counted first, then rows."""
+    deletes = net.deletes.num_rows
+    at, length = max(0, first - deletes), max(0, end - deletes) - max(0, first - deletes)
+    return replace(
+        net,
+        deletes=net.deletes.slice(first, max(0, min(end, deletes) - first)),
+        rows=net.rows.slice(at, length),
+        kind=net.kind.slice(at, length),
+        origin=net.origin.slice(at, length),
+        kept=net.kept.slice(at, length),
+    )
+
+
+def _only_new(net: Net) -> bool:
+    new = net.deletes.num_rows == 0 and bool((np.asarray(net.kind) == INSERTED).all())
+    return new and not len(net.kept.flatten())
+
+
+def copied(connection: Connection, place: Place, net: Net) -> None:
+    copy_rows(connection, place, net.rows.columns)
+
+
+def copy_rows(connection: Connection, place: Place, values: Sequence[Values]) -> None:
+    """New rows, straight into the table."""
+    columns, added = [sql.Identifier(name) for name in place.columns], place.insert()
+    constants = [pa.repeat(place.delivery.source, len(values[0])) for _ in added[0]]
+    copy_in(connection, place.identifier, [*added[0], *columns], [*constants, *values])
+
+
+def empty(connection: Connection, place: Place) -> None:
+    """All rows of this source. Where others reference the table, or share it, they are deleted."""
+    if place.source_column is None:
+        try:
+            with connection.transaction():
+                connection.execute(sql.SQL("truncate {}").format(place.identifier))
+            return
+        except (psycopg.errors.FeatureNotSupported, psycopg.errors.InsufficientPrivilege):
+            pass
+    connection.execute(sql.SQL("delete from {} t where {}").format(place.identifier, place.own("t")))
+
+
+def merged(connection: Connection, place: Place, net: Net) -> None:
+    with Stage(connection, place, EXTRA) as stage:
+        _delete_staged(stage, net)
+        if net.rows.num_rows:
+            rows = sql.SQL("(select * from {} where kind <> 'D')").format(stage.identifier)
+            connection.execute(merge(place, rows))
+
+
+def replaced(connection: Connection, place: Place, net: Net) -> None:
+    """All that is touched is deleted, then inserted."""
+    with Stage(connection, place, EXTRA) as stage:
+        _delete_staged(stage, net)
+        columns, values = inserted(place)
+        connection.execute(
+            sql.SQL("delete from {} t using {} s where s.kind <> 'D' and {} and {}").format(
+                place.identifier, stage.identifier, has_key(place), place.own("t")
+            )
+        )
+        connection.execute(
+            sql.SQL(
+                "insert into {} ({}) overriding system value select {} from {} s where kind <> 'D'"
+            ).format(place.identifier, comma(columns), comma(values), stage.identifier)
+        )
+
+
+def _delete_staged(stage: Stage, net: Net) -> None:
+    """Stage it all, fill in what was not sent, and delete what is gone or moved."""
+    place = stage.place
+    kept = bool(len(net.kept.flatten()))
+    moved = bool((np.asarray(net.kind) == MOVED).any()) and not place.append
+    if net.deletes.num_rows:
+        keys = [(origin(number), column) for number, column in enumerate(net.deletes.columns)]
+        stage.add([*keys, (KIND, pa.repeat(chr(DELETED), net.deletes.num_rows))])
+    if net.rows.num_rows:
+        stage.add(_staged(net, origins=kept or moved, kept=kept))
+    if kept:
+        keep(stage, sql.SQL("true"))
+    if net.deletes.num_rows or moved:
+        stage.connection.execute(
+            sql.SQL("delete from {} t using {} s where s.kind in ('D', 'M') and {} and {}").format(
+                place.identifier, stage.identifier, was(place), place.own("t")
+            )
+        )
+
+
+def _staged(net: Net, *, origins: bool, kept: bool) -> list[tuple[sql.Composable, Values]]:
+    columns: list[tuple[sql.Composable, Values]] = [
+        (value(number), column) for number, column in enumerate(net.rows.columns)
+    ]
+    letters = pa.array([chr(code) for code in range(128)])
+    columns.append((KIND, letters.take(net.kind)))
+    if origins:
+        columns += [(origin(number), column) for number, column in enumerate(net.origin.columns)]
+    if kept:
+        columns.append((KEPT, as_arrays(net.kept)))
+    return columns
+
+
+def as_arrays(places: pa.ListArray) -> pa.StringArray:
+    """Lists of places as PostgreSQL's arrays; NULL for an empty one."""
+    texts = pc.binary_join(places.cast(pa.list_(pa.string())), ",")
+    some = pc.greater(pc.fill_null(pc.list_value_length(places), 0), 0)
+    arrays = pc.binary_join_element_wise("{", pc.fill_null(texts, ""), "}", "")
+    return pc.if_else(some, arrays, pa.scalar(None, pa.string()))
+
+
+def keep(stage: Stage, condition: sql.Composable) -> None:
+    """Fill in what PostgreSQL did not send from the rows as they are at the destination."""
+    place = stage.place
+    values = [
+        sql.SQL("{0} = case when {1} = any (s.kept) then t.{2} else s.{0} end").format(
+            value(number), sql.Literal(number), sql.Identifier(name)
+        )
+        for number, name in enumerate(place.columns)
+    ]
+    stage.connection.execute(
+        sql.SQL("update {} s set found = true, {} from {} t where s.kept is not null and {}").format(
+            stage.identifier,
+            comma(values),
+            place.identifier,
+            both([was(place), place.own("t"), condition]),
+        )
+    )
+    keys = [
+        sql.SQL("s.{}::text").format(value(number))
+        for number, name in enumerate(place.columns)
+        if name in place.key
+    ]
+    lacking = stage.connection.execute(
+        sql.SQL("select s.kept[1], {} from {} s where s.kept is not null and s.found is null limit 1").format(
+            comma(keys), stage.identifier
+        )
+    ).fetchone()
+    if lacking is not None:
+        raise unknown_value(place, place.columns[lacking[0]], lacking[1:])
+
+
+def unknown_value(place: Place, column: str, key: Sequence[str | None]) -> RowRefused:
+    in_order = [name for name in place.columns if name in place.key]
+    return RowRefused(
+        f"the value of column `{column}` was not sent, since it did not change, and the destination does not "
+        "have the row",
+        table=place.delivery.table.name,
+        key=described(in_order, key),
+        remedy="Copy the table anew; `alter table … replica identity full` at the source makes it send all",
+    )

@@ -1,0 +1,280 @@
+"""A full copy: made aside, by many tasks at once, then put in the place of what was there.
+
+The copy has a table of its own in the schema `penstock`, without index. Each task copies one part of the
+source's table into it:
+
+    1. It enters the part in `penstock.copied`. An earlier attempt that committed has done so: nothing is to
+       do. One that still runs is waited for here, by the unique key.
+    2. It copies.
+    3. Commit. A crash before leaves neither the entry nor a row.
+
+Then the key is built, once. Where there is no target yet the table itself becomes it; otherwise its rows take
+the place of the target's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark import TaskContext
+
+from penstock.destinations.postgres import ledger, tables
+from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.place import Place, names
+from penstock.destinations.postgres.refusal import line_of, refused_line, refused_text
+from penstock.destinations.postgres.replacing import replace_rows
+from penstock.destinations.postgres.session import about
+from penstock.destinations.protocol import Delivery, Kind, TableCopy
+from penstock.model import TableName, TableSchema
+from penstock.model.errors import PenstockError, SnapshotLost
+from penstock.postgres.connection import Connection
+from penstock.postgres.snapshot import CopyRange, copy_out
+from penstock.spark.copytext import copy_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPart:
+    """What one task copies."""
+
+    endpoint: Endpoint
+    copy: str
+    into: Place
+    number: int
+    conninfo: str
+    snapshot: str
+    range: CopyRange
+
+    def __repr__(self) -> str:
+        return f"CopyPart({self.into.name}, {self.number})"
+
+
+def set_aside(place: Place, copy: str) -> Place:
+    return replace(place, table=TableName(SCHEMA, f"copy_{hashlib.sha256(copy.encode()).hexdigest()[:24]}"))
+
+
+def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
+    """The table to copy into. What earlier attempts at a copy of the same source's table left is removed."""
+    target = endpoint.place(copy.delivery)
+    stream = endpoint.stream(copy.delivery.source)
+    known = ledger.known(connection, stream).get(copy.delivery.id)
+    drop(connection, stream, copy.delivery.id)
+    place = set_aside(target, copy.id)
+    if not tables.exists(connection, target.name):
+        if not endpoint.create_tables:
+            raise tables.missing(target)
+        tables.make(connection, place)
+    elif known is not None and known.made:
+        tables.make(connection, place)
+    else:
+        tables.check(connection, target)
+        tables.make_like(connection, place, target)
+    tables.set_defaults(connection, place, on=True)
+    document = json.dumps(_document(copy.delivery))
+    nothing = copy.rows is None and not copy.ranges
+    connection.execute(
+        """
+        insert into penstock.copies
+            (copy, pipeline, destination, source, table_id, set_aside, delivery, empty)
+        values (%s, %s, %s, %s, %s, %s, %s, %s)
+        """,
+        (copy.id, *stream.key, copy.delivery.id, place.name.name, document, nothing),
+    )
+    return place
+
+
+def drop(connection: Connection, stream: ledger.Stream, table: int) -> None:
+    """Copies of a table that were not handed over."""
+    rows = connection.execute(
+        """
+        delete from penstock.copies
+        where (pipeline, destination, source, table_id) = (%s, %s, %s, %s) returning set_aside
+        """,
+        (*stream.key, table),
+    ).fetchall()
+    connection.execute(
+        "delete from penstock.copied c where not exists (select from penstock.copies where copy = c.copy)"
+    )
+    for (name,) in rows:
+        connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(SCHEMA, name)))
+
+
+def copy_part(part: CopyPart) -> PenstockError | None:
+    """Runs on executors."""
+    blocks = copy_out(part.conninfo, part.snapshot, part.range)
+    try:
+        with part.endpoint.session() as connection, about(part.into.delivery.table.name):
+            try:
+                write_part(connection, part.copy, part.into, (part.number, blocks))
+            except psycopg.Error as error:
+                line = refused_line(error)
+                if line is None:
+                    raise
+                again = copy_out(part.conninfo, part.snapshot, part.range)
+                raise refused_text(part.into, error, line_of(again, line)) from None
+    except PenstockError as error:
+        return error
+    return None
+
+
+def copy_rows(endpoint: Endpoint, copy: str, into: Place, rows: DataFrame) -> list[PenstockError]:
+    """Rows that Spark made, every column as text: each partition is a part. The errors of its tasks."""
+    told = rows.mapInArrow(partial(_copy_partition, endpoint, copy, into), "error binary").collect()
+    return [pickle.loads(error) for (error,) in told]
+
+
+def _copy_partition(
+    endpoint: Endpoint, copy: str, into: Place, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs on executors."""
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    try:
+        with endpoint.session() as connection, about(into.delivery.table.name):
+            write_part(connection, copy, into, (number, _blocks(batches, into.columns)))
+    except PenstockError as error:
+        yield pa.record_batch({"error": pa.array([pickle.dumps(error)], pa.binary())})
+
+
+def _blocks(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[memoryview]:
+    for batch in batches:
+        names_of = batch.schema.names
+        yield from copy_text([batch.column(names_of.index(name)).cast(pa.string()) for name in columns])
+
+
+def write_part(
+    connection: Connection, copy: str, into: Place, part: tuple[int, Iterable[bytes | memoryview]]
+) -> None:
+    """Runs on executors."""
+    number, blocks = part
+    begun = connection.execute(
+        "select from penstock.copies where copy = %s for key share", (copy,)
+    ).fetchone()
+    if begun is None:
+        raise SnapshotLost("the copy was given up, another one was begun")
+    fresh = connection.execute(
+        "insert into penstock.copied (copy, part, rows) values (%s, %s, 0) on conflict do nothing",
+        (copy, number),
+    ).rowcount
+    if not fresh:
+        return
+    rows = _copy_in(connection, into, blocks)
+    connection.execute(
+        "update penstock.copied set rows = %s where copy = %s and part = %s", (rows, copy, number)
+    )
+
+
+def _copy_in(connection: Connection, into: Place, blocks: Iterable[bytes | memoryview]) -> int:
+    statement = sql.SQL("copy {} ({}) from stdin").format(into.identifier, names(into.columns))
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            for block in blocks:
+                copy.write(block)
+        return int(cursor.rowcount)
+
+
+def finish(connection: Connection, place: Place, copy: str) -> int:
+    """Everything was copied: build what can be built before it is handed over. How many rows it has."""
+    tables.set_defaults(connection, place, on=False)
+    if becomes_target(connection, replace(place, table=None)):
+        tables.make_key(connection, place)
+    connection.execute(sql.SQL("analyze {}").format(place.identifier))
+    connection.execute("update penstock.copies set finished_at = now() where copy = %s", (copy,))
+    row = connection.execute("select sum(rows) from penstock.copied where copy = %s", (copy,)).fetchone()
+    return int(row[0] or 0) if row else 0
+
+
+def becomes_target(connection: Connection, target: Place) -> bool:
+    return target.source_column is None and not tables.exists(connection, target.name)
+
+
+def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> Place:
+    """Put a finished copy in its target's place, which `made` says is ours; the place as it is then."""
+    row = connection.execute(
+        "delete from penstock.copies where copy = %s and finished_at is not null"
+        " returning source, delivery, begun_at, empty",
+        (copy,),
+    ).fetchone()
+    if row is None:
+        raise SnapshotLost("there is no finished copy of the table at the destination")
+    connection.execute("delete from penstock.copied where copy = %s", (copy,))
+    source, document, begun, nothing = row
+    target = endpoint.place(_delivery(source, document), ours=made)
+    aside = set_aside(target, copy)
+    if becomes_target(connection, target):
+        _rename(connection, aside, target)
+        return replace(target, ours=True)
+    if not tables.exists(connection, target.name):
+        target = replace(target, ours=True)
+        tables.make(connection, target)
+        tables.make_key(connection, target)
+    if not nothing:  # if nothing was to be copied, what is there stays
+        replace_rows(connection, aside, target, begun)
+    connection.execute(sql.SQL("drop table {}").format(aside.identifier))
+    connection.execute(sql.SQL("analyze {}").format(target.identifier))
+    return target
+
+
+def _document(delivery: Delivery) -> dict[str, Any]:
+    """A copy is handed over as what it was made for, whatever the table is by then."""
+    return {
+        "table": delivery.table.to_dict(),
+        "target": [delivery.target.schema, delivery.target.name],
+        "kind": delivery.kind.value,
+        "primary_key": list(delivery.primary_key),
+    }
+
+
+def _delivery(source: str, given: dict[str, Any]) -> Delivery:
+    return Delivery(
+        source,
+        TableSchema.from_dict(given["table"]),
+        TableName(*given["target"]),
+        Kind(given["kind"]),
+        tuple(given["primary_key"]),
+    )
+
+
+def _rename(connection: Connection, aside: Place, target: Place) -> None:
+    """The table moves with its indexes, which are named anew where the name is free."""
+    tables.make_schema(connection, target.name.schema)
+    indexes = connection.execute(
+        "select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid"
+        " where i.indrelid = to_regclass(%s)",
+        (f"{SCHEMA}.{aside.name.name}",),
+    ).fetchall()
+    connection.execute(
+        sql.SQL("alter table {} rename to {}").format(aside.identifier, sql.Identifier(target.name.name))
+    )
+    if target.name.schema != SCHEMA:
+        connection.execute(
+            sql.SQL("alter table {} set schema {}").format(
+                sql.Identifier(SCHEMA, target.name.name), sql.Identifier(target.name.schema)
+            )
+        )
+    for (name,) in indexes:
+        wanted = f"{target.name.name.encode()[:56].decode(errors='ignore')}_pkey"
+        taken = connection.execute(
+            "select from pg_class c join pg_namespace n on n.oid = relnamespace"
+            " where nspname = %s and relname = %s",
+            (target.name.schema, wanted),
+        ).fetchone()
+        if taken is None and not target.history:
+            connection.execute(
+                sql.SQL("alter index {} rename to {}").format(
+                    sql.Identifier(target.name.schema, name), sql.Identifier(wanted)
+                )
+            )

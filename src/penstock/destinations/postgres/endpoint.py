@@ -1,0 +1,36 @@
+"""Where a destination is and how it writes: what the driver and every task need to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from penstock.destinations.postgres.ledger import Stream
+from penstock.destinations.postgres.place import Place
+from penstock.destinations.postgres.session import session
+from penstock.destinations.protocol import Delivery
+from penstock.postgres.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    pipeline: str
+    name: str
+    conninfo: str = field(repr=False)
+    """Holds the password: not for any output."""
+    source_column: str | None = None
+    """None: there is one source."""
+    create_tables: bool = True
+
+    def stream(self, source: str) -> Stream:
+        return Stream(self.pipeline, self.name, source)
+
+    def place(self, delivery: Delivery, *, ours: bool = True) -> Place:
+        return Place(delivery, self.source_column, ours=ours)
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A session for one transaction."""
+        with session(self.conninfo, self.name) as connection:
+            yield connection

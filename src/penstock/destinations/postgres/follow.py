@@ -1,0 +1,213 @@
+"""Schema changes of the source, followed at the destination, in the transaction that writes the rows.
+
+A table that we made becomes what the source's is. In one that the user made columns are added and renamed,
+but never dropped, and their types stay. Where several sources meet, each may have its own version for a
+while: then nothing is dropped either, and a renamed column is a new one that takes the old one's values over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psycopg import sql
+
+from penstock.destinations.postgres import tables
+from penstock.destinations.postgres.place import Place, comma
+from penstock.destinations.postgres.types import declared
+from penstock.destinations.protocol import SchemaChange
+from penstock.model import Column, TableName
+from penstock.postgres.connection import Connection
+
+
+def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
+    """Bring the table to what the delivery of `place` has it."""
+    if change.target is not None and change.target != place.name:
+        _move(connection, change.target, place)
+    for name in change.dropped:
+        _drop(connection, place, name)
+    _rename(connection, place, change.renamed)
+    for column, value in change.added:
+        _add(connection, place, column, value)
+    for column in change.retyped:
+        _retype(connection, place, column)
+
+
+def align(connection: Connection, place: Place) -> None:
+    """The same for a table that is about to be filled anew, whatever it was before."""
+    if not place.ours:
+        tables.check(connection, place)
+        return
+    found = tables.columns_of(connection, place.name)
+    for name in found:
+        if name not in place.columns and name not in tables.defaults(place):
+            _drop(connection, place, name)
+    for column in place.delivery.table.columns:
+        if column.name in found:
+            _retype(connection, place, column)
+        else:
+            _add(connection, place, column, None)
+    rekey(connection, place)
+
+
+def rekey(connection: Connection, place: Place) -> None:
+    """Let the primary key be what rows are found by. A user's own constraint is left alone."""
+    if not place.ours or place.history:
+        return
+    row = connection.execute(
+        """
+        select c.conname, array(
+            select a.attname from unnest(c.conkey) with ordinality k (attnum, place)
+            join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.attnum order by place)::text[]
+        from pg_constraint c
+        join pg_class r on r.oid = c.conrelid
+        join pg_namespace n on n.oid = r.relnamespace
+        where c.contype = 'p' and n.nspname = %s and r.relname = %s
+        """,
+        (place.name.schema, place.name.name),
+    ).fetchone()
+    wanted = [*([place.source_column] if place.source_column and place.key else []), *place.key]
+    if (row[1] if row else []) == wanted:
+        return
+    if row is not None:
+        _alter(connection, place, sql.SQL("drop constraint {}").format(sql.Identifier(row[0])))
+        for name in row[1]:
+            if name not in wanted and name != place.source_column:
+                _alter(connection, place, sql.SQL("alter {} drop not null").format(sql.Identifier(name)))
+    tables.make_key(connection, place)
+
+
+def _move(connection: Connection, old: TableName, place: Place) -> None:
+    """The table has another name at the destination."""
+    if not tables.exists(connection, old):
+        return
+    tables.make_schema(connection, place.name.schema)
+    before = sql.Identifier(old.schema, old.name)
+    if place.source_column is not None:
+        _move_rows(connection, old, place)
+        return
+    if old.schema != place.name.schema:
+        connection.execute(
+            sql.SQL("alter table {} set schema {}").format(before, sql.Identifier(place.name.schema))
+        )
+        before = sql.Identifier(place.name.schema, old.name)
+    if old.name != place.name.name:
+        connection.execute(
+            sql.SQL("alter table {} rename to {}").format(before, sql.Identifier(place.name.name))
+        )
+
+
+def _move_rows(connection: Connection, old: TableName, place: Place) -> None:
+    """The other sources' rows stay in the old one."""
+    before = sql.Identifier(old.schema, old.name)
+    if not tables.exists(connection, place.name):
+        connection.execute(
+            sql.SQL("create table {} (like {} including all)").format(place.identifier, before)
+        )
+    shared = tables.columns_of(connection, place.name).keys() & tables.columns_of(connection, old).keys()
+    columns = comma(sql.Identifier(name) for name in sorted(shared))
+    connection.execute(
+        sql.SQL(
+            "with moved as (delete from {} t where {} returning t.*) insert into {} ({}) select {} from moved"
+        ).format(before, place.own("t"), place.identifier, columns, columns)
+    )
+
+
+def _drop(connection: Connection, place: Place, name: str) -> None:
+    found = tables.columns_of(connection, place.name)
+    if name not in found:
+        return
+    if place.ours and place.source_column is None:
+        _alter(connection, place, sql.SQL("drop column {}").format(sql.Identifier(name)))
+    elif found[name]:
+        _alter(connection, place, sql.SQL("alter column {} drop not null").format(sql.Identifier(name)))
+
+
+def _rename(connection: Connection, place: Place, renamed: Iterable[tuple[str, str]]) -> None:
+    """Names may be swapped: so first to names that nobody has."""
+    found = tables.columns_of(connection, place.name)
+    pairs = [(old, new) for old, new in renamed if old in found]
+    if place.source_column is not None:
+        _take_over(connection, place, pairs)
+        return
+    taken = {old for old, _ in pairs}
+    pairs = [(old, new) for old, new in pairs if new not in found or new in taken]
+    steps = [(old, f"penstock_{number}") for number, (old, _) in enumerate(pairs)]
+    steps += [(f"penstock_{number}", new) for number, (_, new) in enumerate(pairs)]
+    if not taken & {new for _, new in pairs}:
+        steps = pairs
+    for old, new in steps:
+        _alter(
+            connection,
+            place,
+            sql.SQL("rename column {} to {}").format(sql.Identifier(old), sql.Identifier(new)),
+        )
+
+
+def _take_over(connection: Connection, place: Place, pairs: list[tuple[str, str]]) -> None:
+    found = tables.columns_of(connection, place.name)
+    types = {column.name: column for column in place.delivery.table.columns}
+    for _, new in pairs:
+        if new not in found:
+            _add(connection, place, types[new], None)
+    news = {new for _, new in pairs}
+    for old, _ in pairs:
+        if old not in news:
+            _drop(connection, place, old)
+    if pairs:
+        _update(
+            connection,
+            place,
+            [sql.SQL("{} = t.{}").format(sql.Identifier(new), sql.Identifier(old)) for old, new in pairs],
+        )
+
+
+def _add(connection: Connection, place: Place, column: Column, value: str | None) -> None:
+    """A new column; rows that are there have the value in it that they have at the source."""
+    name = sql.Identifier(column.name)
+    there = column.name in tables.columns_of(connection, place.name)
+    if not there and (place.source_column is not None or value is None):
+        _alter(connection, place, sql.SQL("add column {} {}").format(name, declared(connection, column.type)))
+    if not there and place.source_column is None and value is not None:
+        _alter(
+            connection,
+            place,
+            sql.SQL("add column {} {} default {}").format(
+                name, declared(connection, column.type), sql.Literal(value)
+            ),
+        )
+        _alter(connection, place, sql.SQL("alter column {} drop default").format(name))
+    elif value is not None:
+        _update(connection, place, [sql.SQL("{} = {}").format(name, sql.Literal(value))])
+
+
+def _retype(connection: Connection, place: Place, column: Column) -> None:
+    if not place.ours:
+        return
+    row = connection.execute(
+        """
+        select format_type(a.atttypid, a.atttypmod)
+        from pg_attribute a
+        join pg_class c on c.oid = a.attrelid
+        join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s and a.attname = %s and not a.attisdropped
+        """,
+        (place.name.schema, place.name.name, column.name),
+    ).fetchone()
+    wanted = declared(connection, column.type)
+    if row is None or row[0] == wanted.as_string(connection):
+        return
+    _alter(
+        connection,
+        place,
+        sql.SQL("alter column {0} type {1} using {0}::text::{1}").format(sql.Identifier(column.name), wanted),
+    )
+
+
+def _alter(connection: Connection, place: Place, change: sql.Composable) -> None:
+    connection.execute(sql.SQL("alter table {} {}").format(place.identifier, change))
+
+
+def _update(connection: Connection, place: Place, changes: list[sql.Composable]) -> None:
+    connection.execute(
+        sql.SQL("update {} t set {} where {}").format(place.identifier, comma(changes), place.own("t"))
+    )

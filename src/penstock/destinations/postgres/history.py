@@ -1,0 +1,171 @@
+"""Every version of every row: `history`.
+
+A version is open (it ends 9999-01-01) until the row changes: then it ends at the time of that commit, and the
+next one begins. `kvsz_deleted` is true for one that no other followed.
+
+    1. what PostgreSQL did not send is taken from the version that is open;
+    2. open versions of rows that changed are closed;
+    3. the new versions are added, those that ended within the batch already closed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from penstock.destinations.postgres.clone import EXTRA, KEPT, KIND, as_arrays, keep
+from penstock.destinations.postgres.merge import origin, value, was
+from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, comma
+from penstock.destinations.postgres.refusal import first_refused, refused
+from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.stage import Stage, Values, copy_in
+from penstock.model.errors import RowRefused
+from penstock.postgres.connection import Connection
+from penstock.spark.versions import Truncated, Versions
+
+AT, UNTIL, GONE = sql.Identifier("at"), sql.Identifier("until"), sql.Identifier("gone")
+
+_EXTRA = (
+    *EXTRA,
+    sql.SQL("null::timestamptz as at"),
+    sql.SQL("null::timestamptz as until"),
+    sql.SQL("null::boolean as gone"),
+)
+
+
+def apply(connection: Connection, place: Place, step: Versions | Truncated) -> int:
+    """How many versions were written or closed. A row that is refused is told with its key."""
+    if isinstance(step, Truncated):
+        return _close_all(connection, place, step.at)
+    try:
+        with connection.transaction():
+            return _apply(connection, place, step)
+    except psycopg.Error as error:
+        if not is_of_a_row(error):
+            raise
+        raise _refused(connection, place, step, error) from None
+
+
+def _refused(connection: Connection, place: Place, step: Versions, error: psycopg.Error) -> RowRefused:
+    def attempt(first: int, end: int) -> None:
+        _apply(connection, place, _part(step, first, end))
+
+    number, said = -1, None
+    if step.rows.num_rows:
+        number, said = first_refused(connection, step.rows.num_rows, attempt)
+    keys = step.rows.select([step.rows.column_names.index(name) for name in place.key])
+    values = [column[number].as_py() for column in keys.columns] if number >= 0 else []
+    return refused(place, said or error, place.key[: len(values)], values)
+
+
+def _part(step: Versions, first: int, end: int) -> Versions:
+    """Some of the new versions, nothing closed."""
+    length = end - first
+    return replace(
+        step,
+        rows=step.rows.slice(first, length),
+        at=step.at.slice(first, length),
+        until=step.until.slice(first, length),
+        deleted=step.deleted.slice(first, length),
+        kept=step.kept.slice(first, length),
+        origin=step.origin.slice(first, length),
+        closed=step.closed.slice(0, 0),
+    )
+
+
+def _apply(connection: Connection, place: Place, step: Versions) -> int:
+    kept = bool(len(step.kept.flatten()))
+    if kept or step.closed.num_rows:
+        with Stage(connection, place, _EXTRA) as stage:
+            if kept:
+                stage.add(_staged(step))
+                keep(stage, _is_open())
+            if step.closed.num_rows:
+                stage.add(_ended(step.closed))
+                _close(stage)
+            if kept:
+                _insert(stage)
+    if not kept and step.rows.num_rows:
+        _copy(connection, place, step)
+    return int(step.rows.num_rows + step.closed.num_rows)
+
+
+def _staged(step: Versions) -> list[tuple[sql.Composable, Values]]:
+    columns: list[tuple[sql.Composable, Values]] = [
+        (value(number), column) for number, column in enumerate(step.rows.columns)
+    ]
+    columns += [(origin(number), column) for number, column in enumerate(step.origin.columns)]
+    columns += [(KIND, pa.repeat("V", step.rows.num_rows)), (KEPT, as_arrays(step.kept))]
+    return [*columns, *zip((AT, UNTIL, GONE), _times(step), strict=True)]
+
+
+def _ended(closed: pa.Table) -> list[tuple[sql.Composable, Values]]:
+    *keys, at, deleted = closed.columns
+    columns: list[tuple[sql.Composable, Values]] = [(origin(number), key) for number, key in enumerate(keys)]
+    columns.append((KIND, pa.repeat("D", closed.num_rows)))
+    return [*columns, (AT, at.cast(pa.string())), (GONE, deleted.cast(pa.string()))]
+
+
+def _times(step: Versions) -> tuple[Values, Values, Values]:
+    """From when, until when, and whether deleted, as text."""
+    until = pc.fill_null(step.until.cast(pa.string()), OPEN)
+    return step.at.cast(pa.string()), until, step.deleted.cast(pa.string())
+
+
+def _close(stage: Stage) -> None:
+    place = stage.place
+    stage.connection.execute(
+        sql.SQL(
+            "update {} t set {} = s.at, {} = s.gone from {} s where s.kind = 'D' and {} and {} and {}"
+        ).format(
+            place.identifier,
+            sql.Identifier(END),
+            sql.Identifier(DELETED),
+            stage.identifier,
+            was(place),
+            _is_open(),
+            place.own("t"),
+        )
+    )
+
+
+def _close_all(connection: Connection, place: Place, at: datetime) -> int:
+    return connection.execute(
+        sql.SQL("update {} t set {} = {}, {} = true where {} and {}").format(
+            place.identifier,
+            sql.Identifier(END),
+            sql.Literal(at),
+            sql.Identifier(DELETED),
+            _is_open(),
+            place.own("t"),
+        )
+    ).rowcount
+
+
+def _insert(stage: Stage) -> None:
+    place = stage.place
+    columns, values = place.insert()
+    columns += [sql.Identifier(name) for name in (*place.columns, START, END, DELETED)]
+    values += [sql.SQL("s.{}").format(value(number)) for number in range(len(place.columns))]
+    values += [sql.SQL("s.{}").format(name) for name in (AT, UNTIL, GONE)]
+    stage.connection.execute(
+        sql.SQL("insert into {} ({}) overriding system value select {} from {} s where kind = 'V'").format(
+            place.identifier, comma(columns), comma(values), stage.identifier
+        )
+    )
+
+
+def _copy(connection: Connection, place: Place, step: Versions) -> None:
+    added, _ = place.insert()
+    constants = [pa.repeat(place.delivery.source, step.rows.num_rows) for _ in added]
+    columns = [*added, *(sql.Identifier(name) for name in (*place.columns, START, END, DELETED))]
+    copy_in(connection, place.identifier, columns, [*constants, *step.rows.columns, *_times(step)])
+
+
+def _is_open() -> sql.Composable:
+    return sql.SQL("t.{} = {}").format(sql.Identifier(END), sql.Literal(OPEN))

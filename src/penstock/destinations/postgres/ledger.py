@@ -1,0 +1,247 @@
+"""What the destination itself remembers: the schema `penstock` in its database.
+
+A stream's position is written in the transaction that writes its data, so the two never disagree, whatever is
+killed when. The transaction begins by locking the stream's row: of two that would write the same batch at the
+same time (a retried task whose first attempt still lives) the second waits, and then finds nothing to do.
+
+A table stands where its stream stands (position null), unless it was stopped: then it has a position, and the
+reason, of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+
+from penstock.destinations.protocol import Delivery, Recorded
+from penstock.model import Lsn, TableId
+from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.postgres.connection import Connection
+
+_LOCK = 0x70656E73
+"""Of two pipelines that start at once, one makes the schema. Also keeps our locks apart from others'."""
+
+_TABLES: LiteralString = """
+create schema if not exists penstock;
+
+create table if not exists penstock.streams (
+    pipeline         text        not null,
+    destination      text        not null,
+    source           text        not null,
+    position         pg_lsn,
+    complete_through timestamptz,
+    updated_at       timestamptz not null default now(),
+    primary key (pipeline, destination, source)
+);
+
+create table if not exists penstock.tables (
+    pipeline         text        not null,
+    destination      text        not null,
+    source           text        not null,
+    table_id         bigint      not null,
+    source_table     text        not null,
+    target           text        not null,
+    copy             text        not null default '',
+    schema_version   integer     not null,
+    made             boolean     not null default false,
+    position         pg_lsn,
+    complete_through timestamptz,
+    error            jsonb,
+    updated_at       timestamptz not null default now(),
+    primary key (pipeline, destination, source, table_id)
+);
+
+create table if not exists penstock.copies (
+    copy        text        primary key,
+    pipeline    text        not null,
+    destination text        not null,
+    source      text        not null,
+    table_id    bigint      not null,
+    set_aside   text        not null,
+    delivery    jsonb       not null,
+    empty       boolean     not null,
+    begun_at    timestamptz not null default now(),
+    finished_at timestamptz
+);
+
+create table if not exists penstock.copied (
+    copy text    not null,
+    part integer not null,
+    rows bigint  not null,
+    primary key (copy, part)
+);
+
+create or replace view penstock.progress as
+    select t.pipeline, t.destination, t.source, t.source_table, t.target,
+           coalesce(t.position, s.position) as position,
+           case when t.position is null then s.complete_through else t.complete_through end
+               as complete_through,
+           greatest(t.updated_at, case when t.position is null then s.updated_at end) as updated_at
+    from penstock.tables t
+    left join penstock.streams s using (pipeline, destination, source);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Which stream arrives: the name under which the destination remembers it."""
+
+    pipeline: str
+    destination: str
+    source: str
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.pipeline, self.destination, self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is recorded of a table."""
+
+    copy: str
+    version: int
+    position: Lsn | None
+    error: PenstockError | None
+    made: bool
+    """By us: then it is ours to alter."""
+
+
+def create(connection: Connection) -> None:
+    found = connection.execute("select to_regclass('penstock.progress') is not null").fetchone()
+    if found and found[0]:
+        return
+    connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+    connection.execute(_TABLES)
+
+
+def lock(connection: Connection, stream: Stream) -> Lsn | None:
+    """Where the stream stands. Nobody else moves it before this transaction has ended."""
+    for _ in range(2):
+        row = connection.execute(
+            """
+            select position::text from penstock.streams
+            where (pipeline, destination, source) = (%s, %s, %s) for update
+            """,
+            stream.key,
+        ).fetchone()
+        if row is not None:
+            return _lsn(row[0])
+        connection.execute(
+            "insert into penstock.streams (pipeline, destination, source) values (%s, %s, %s)"
+            " on conflict do nothing",
+            stream.key,
+        )
+    return None
+
+
+def lock_table(connection: Connection, stream: Stream, table: TableId) -> None:
+    """Nobody else writes the table for this stream before this transaction has ended."""
+    name = "/".join((*stream.key, str(table)))
+    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, %s))", (name, _LOCK))
+
+
+def position(connection: Connection, stream: Stream) -> Lsn | None:
+    row = connection.execute(
+        """
+        select position::text from penstock.streams
+        where (pipeline, destination, source) = (%s, %s, %s)
+        """,
+        stream.key,
+    ).fetchone()
+    return _lsn(row[0]) if row else None
+
+
+def move(connection: Connection, stream: Stream, to: Lsn, complete_through: datetime | None) -> None:
+    """The stream stands further on, and with it every table that came as far without an error."""
+    connection.execute(
+        """
+        update penstock.streams
+        set position = %s, complete_through = coalesce(%s, complete_through), updated_at = now()
+        where (pipeline, destination, source) = (%s, %s, %s)
+        """,
+        (str(to), complete_through, *stream.key),
+    )
+    connection.execute(
+        """
+        update penstock.tables set position = null, complete_through = null
+        where (pipeline, destination, source) = (%s, %s, %s) and position <= %s and error is null
+        """,
+        (*stream.key, str(to)),
+    )
+
+
+def known(connection: Connection, stream: Stream) -> dict[TableId, Known]:
+    rows = connection.execute(
+        """
+        select table_id, copy, schema_version, position::text, error, made from penstock.tables
+        where (pipeline, destination, source) = (%s, %s, %s)
+        """,
+        stream.key,
+    )
+    return {
+        TableId(id): Known(copy, version, _lsn(at), from_dict(error) if error else None, made)
+        for id, copy, version, at, error, made in rows
+    }
+
+
+def recorded(connection: Connection, stream: Stream) -> Mapping[TableId, Recorded]:
+    found = known(connection, stream)
+    return {id: Recorded(table.copy, table.version, table.position) for id, table in found.items()}
+
+
+def record(connection: Connection, stream: Stream, delivery: Delivery, table: Known) -> None:
+    """What became of a table. One that was stopped is complete as far as the stream was."""
+    connection.execute(
+        """
+        insert into penstock.tables as t
+            (pipeline, destination, source, table_id, source_table, target, copy, schema_version, made,
+             position, error, complete_through)
+        select pipeline, destination, source, %(id)s, %(name)s, %(target)s, %(copy)s, %(version)s, %(made)s,
+               %(position)s::pg_lsn, %(error)s::jsonb,
+               case when %(position)s::text is not null then complete_through end
+        from penstock.streams
+        where (pipeline, destination, source) = (%(pipeline)s, %(destination)s, %(source)s)
+        on conflict (pipeline, destination, source, table_id) do update set
+            source_table = excluded.source_table, target = excluded.target, copy = excluded.copy,
+            schema_version = excluded.schema_version, made = excluded.made, position = excluded.position,
+            error = excluded.error, updated_at = now(),
+            complete_through = case when excluded.position is null then null
+                                    else coalesce(t.complete_through, excluded.complete_through) end
+        """,
+        {
+            "pipeline": stream.pipeline,
+            "destination": stream.destination,
+            "source": stream.source,
+            "id": delivery.id,
+            "name": str(delivery.table.name),
+            "target": str(delivery.target),
+            "copy": table.copy,
+            "version": table.version,
+            "made": table.made,
+            "position": str(table.position) if table.position is not None else None,
+            "error": _document(table.error),
+        },
+    )
+
+
+def forget(connection: Connection, stream: Stream, table: TableId) -> None:
+    connection.execute(
+        """
+        delete from penstock.tables
+        where (pipeline, destination, source, table_id) = (%s, %s, %s, %s)
+        """,
+        (*stream.key, table),
+    )
+
+
+def _lsn(text: str | None) -> Lsn | None:
+    return Lsn.parse(text) if text is not None else None
+
+
+def _document(error: PenstockError | None) -> str | None:
+    """jsonb has no NUL, and a reason may quote anything."""
+    return json.dumps(to_dict(error)).replace("\\u0000", "") if error else None

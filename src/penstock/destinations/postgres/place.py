@@ -1,0 +1,85 @@
+"""A table at the destination: where the rows of one delivery go, and how statements speak of it.
+
+Where several sources meet in one table, a column in front says which one a row is from. It is part of the
+key, and each source sees and touches its own rows only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from psycopg import sql
+
+from penstock.destinations.protocol import Delivery, Kind
+from penstock.model import TableName
+
+START, END, DELETED = "kvsz_start", "kvsz_end", "kvsz_deleted"
+"""What a history table has besides: from when, until when, and whether a deletion ended it."""
+
+FIRST, OPEN = "1900-01-01 00:00:00+00", "9999-01-01 00:00:00+00"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    delivery: Delivery
+    source_column: str | None = None
+    """None: no other source comes here."""
+    table: TableName | None = None
+    """If the rows go elsewhere than to the target: where a copy is set aside."""
+    ours: bool = True
+    """Whether we made the table: then it follows the source's in everything."""
+
+    @property
+    def name(self) -> TableName:
+        return self.table or self.delivery.target
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.name.schema, self.name.name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those that the source delivers."""
+        return self.delivery.table.column_names
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.delivery.key
+
+    @property
+    def history(self) -> bool:
+        return self.delivery.kind is Kind.HISTORY
+
+    @property
+    def append(self) -> bool:
+        return self.delivery.kind is Kind.APPEND
+
+    def at(self, delivery: Delivery) -> Place:
+        return replace(self, delivery=delivery)
+
+    def own(self, alias: str) -> sql.Composable:
+        """The condition that a row of the table is this source's."""
+        if self.source_column is None:
+            return sql.SQL("true")
+        return sql.SQL("{}.{} = {}").format(
+            sql.Identifier(alias), sql.Identifier(self.source_column), sql.Literal(self.delivery.source)
+        )
+
+    def insert(self) -> tuple[list[sql.Composable], list[sql.Composable]]:
+        """What every inserted row has besides the delivered columns: columns, and their values."""
+        if self.source_column is None:
+            return [], []
+        return [sql.Identifier(self.source_column)], [sql.Literal(self.delivery.source)]
+
+
+def comma(parts: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL(", ").join(parts)
+
+
+def both(parts: Iterable[sql.Composable]) -> sql.Composed:
+    return sql.SQL(" and ").join(parts)
+
+
+def names(columns: Iterable[str]) -> sql.Composed:
+    return comma(sql.Identifier(column) for column in columns)

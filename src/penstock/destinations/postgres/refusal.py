@@ -1,0 +1,114 @@
+"""Which row it was that the destination refused.
+
+A statement for many rows fails as a whole, and mostly does not say for which of them. So the failing half is
+looked for, and the failing half of that, within savepoints: together about as much work as the statement
+itself once more. What is found is the row that fails by itself, or the last of those that fail together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import psycopg
+
+from penstock.destinations.postgres.place import Place
+from penstock.destinations.postgres.session import is_of_a_row
+from penstock.model.errors import RowRefused
+from penstock.postgres.connection import Connection
+
+Try = Callable[[int, int], None]
+"""Applies the rows `[first, end)` alone; raises if one of them is refused."""
+
+_COLUMN = re.compile(r"COPY .*, line \d+, column (.*?)(?:: |$)")
+_PLACE = re.compile(r"[co](\d+)")
+
+_LINE = re.compile(r"COPY .*, line (\d+)")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
+
+CUT = 60
+
+
+def first_refused(connection: Connection, count: int, attempt: Try) -> tuple[int, psycopg.Error | None]:
+    """The number of the row that is refused, of `count` that were refused together, and what is said against
+    it alone."""
+    first, end = 0, count
+    while end - first > 1:
+        middle = (first + end) // 2
+        if _failure(connection, attempt, first, middle):
+            end = middle
+        else:
+            first = middle
+    return first, _failure(connection, attempt, first, first + 1)
+
+
+def _failure(connection: Connection, attempt: Try, first: int, end: int) -> psycopg.Error | None:
+    try:
+        with connection.transaction():
+            attempt(first, end)
+            raise psycopg.Rollback
+    except psycopg.Error as error:
+        if error.sqlstate is None:
+            raise
+        return error
+    return None
+
+
+def refused(
+    place: Place, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
+) -> RowRefused:
+    """The error of one row, with what the row is found by."""
+    said = error.diag.message_primary or str(error)
+    return RowRefused(
+        said.replace(place.name.name, place.delivery.target.name),
+        table=place.delivery.table.name,
+        key=described(columns, values),
+        column=error.diag.column_name or _column(place, error),
+    )
+
+
+def _column(place: Place, error: psycopg.Error) -> str | None:
+    """COPY tells it in words; in a staging table columns go by their place."""
+    found = _COLUMN.search(error.diag.context or "")
+    if found is None:
+        return None
+    numbered = _PLACE.fullmatch(found[1])
+    if numbered is not None and found[1] not in place.columns:
+        with suppress(IndexError):
+            return place.columns[int(numbered[1])]
+    return found[1]
+
+
+def described(columns: Sequence[str], values: Sequence[str | None]) -> str:
+    """A key for people: `id=7`; long values are cut."""
+    cut = ["NULL" if one is None else one if len(one) <= CUT else one[: CUT - 1] + "…" for one in values]
+    return ", ".join(f"{name}={one}" for name, one in zip(columns, cut, strict=True))
+
+
+def refused_line(error: psycopg.Error) -> int | None:
+    """The line of a COPY that was refused, from 1; None if it is not a row that was."""
+    found = _LINE.search(error.diag.context or "") if is_of_a_row(error) else None
+    return int(found[1]) if found else None
+
+
+def line_of(blocks: Iterable[bytes], number: int) -> str:
+    """A line of COPY's text, by its number from 1."""
+    for block in blocks:
+        lines = block.count(b"\n")
+        if number <= lines:
+            return block.split(b"\n")[number - 1].decode()
+        number -= lines
+    return ""
+
+
+def refused_text(place: Place, error: psycopg.Error, line: str) -> RowRefused:
+    """The error of one row, given as a line of COPY's text."""
+    values = dict(zip(place.columns, (_value(text) for text in line.split("\t")), strict=False))
+    columns = [name for name in place.key or place.columns if name in values]
+    return refused(place, error, columns, [values[name] for name in columns])
+
+
+def _value(text: str) -> str | None:
+    return None if text == r"\N" else _ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), text)

@@ -1,0 +1,113 @@
+"""The rows of a finished copy, put in the place of those that a table has already.
+
+Readers see the old rows until the transaction ends: that is why they are deleted and the table not truncated.
+What `append` and `history` promise to keep is kept: rows that are gone at the source, and old versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from psycopg import sql
+
+from penstock.destinations.postgres import tables
+from penstock.destinations.postgres.follow import align
+from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, both, comma, names
+from penstock.destinations.postgres.whole import as_text
+from penstock.postgres.connection import Connection
+
+
+def replace_rows(connection: Connection, aside: Place, target: Place, begun: datetime) -> None:
+    """The rows of `aside` into `target`. `begun` is when the copy was."""
+    if target.history:
+        align(connection, target)
+        _new_versions(connection, aside, target, begun)
+    elif target.append:
+        align(connection, target)
+        _upsert(connection, aside, target)
+    else:
+        connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
+        align(connection, target)
+        _insert(connection, aside, target, sql.SQL("true"))
+
+
+def _insert(connection: Connection, aside: Place, target: Place, condition: sql.Composable) -> None:
+    columns = [*tables.defaults(target), *target.columns]
+    connection.execute(
+        sql.SQL("insert into {} ({}) overriding system value select {} from {} a where {}").format(
+            target.identifier, names(columns), _of("a", columns), aside.identifier, condition
+        )
+    )
+
+
+def _upsert(connection: Connection, aside: Place, target: Place) -> None:
+    """Rows that are there are brought up to date, others added; without key, those that are not there yet."""
+    if not target.key:
+        found = sql.SQL("exists (select from {} t where {} and {} = {})").format(
+            target.identifier, target.own("t"), _text("t", target), _text("a", target)
+        )
+        _insert(connection, aside, target, sql.SQL("not {}").format(found))
+        return
+    others = [name for name in target.columns if name not in target.key]
+    if others:
+        changes = comma(sql.SQL("{0} = a.{0}").format(sql.Identifier(name)) for name in others)
+        connection.execute(
+            sql.SQL("update {} t set {} from {} a where {} and {}").format(
+                target.identifier, changes, aside.identifier, _same_key(target), target.own("t")
+            )
+        )
+    _insert(connection, aside, target, sql.SQL("not {}").format(_there(target)))
+
+
+def _new_versions(connection: Connection, aside: Place, target: Place, begun: datetime) -> None:
+    """What changed while nobody looked, changed when the copy was begun."""
+    there = connection.execute(
+        sql.SQL("select exists (select from {} t where {})").format(target.identifier, target.own("t"))
+    ).fetchone()
+    is_open = sql.SQL("t.{} = {}").format(sql.Identifier(END), sql.Literal(OPEN))
+    copied = sql.SQL("exists (select from {} a where {})").format(aside.identifier, _same_key(target))
+    equal = sql.SQL("exists (select from {} a where {} and {} = {})").format(
+        aside.identifier, _same_key(target), _text("t", target), _text("a", target)
+    )
+    connection.execute(
+        sql.SQL("update {} t set {} = greatest({}, t.{}), {} = not {} where {} and {} and not {}").format(
+            target.identifier,
+            sql.Identifier(END),
+            sql.Literal(begun),
+            sql.Identifier(START),
+            sql.Identifier(DELETED),
+            copied,
+            target.own("t"),
+            is_open,
+            equal,
+        )
+    )
+    if there is not None and there[0]:
+        connection.execute(
+            sql.SQL("update {} set {} = {}").format(
+                aside.identifier, sql.Identifier(START), sql.Literal(begun)
+            )
+        )
+    _insert(connection, aside, target, sql.SQL("not {}").format(_there(target, is_open)))
+
+
+def _there(target: Place, condition: sql.Composable | None = None) -> sql.Composable:
+    """That the target has the row of `a`, by its key."""
+    return sql.SQL("exists (select from {} t where {} and {} and {})").format(
+        target.identifier, _same_key(target), target.own("t"), condition or sql.SQL("true")
+    )
+
+
+def _same_key(target: Place) -> sql.Composable:
+    return both(sql.SQL("t.{0} = a.{0}").format(sql.Identifier(name)) for name in target.key)
+
+
+def _text(alias: str, target: Place) -> sql.Composable:
+    return as_text(
+        [sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(n)) for n in target.columns]
+    )
+
+
+def _of(alias: str, columns: Iterable[str]) -> sql.Composable:
+    return comma(sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(name)) for name in columns)

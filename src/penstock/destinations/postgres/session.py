@@ -1,0 +1,142 @@
+"""Sessions at the destination, and what their errors mean.
+
+A session speaks as the spool's text was written (`postgres.connection`), and where the role may, it writes as
+PostgreSQL's own logical replication does: no triggers, no foreign keys, since the source has seen to both.
+
+An error of the server concerns the whole destination (it is gone, it is full of connections), or one table:
+then it may pass by itself, or it is a row that the table refuses, or the table is not as it should be.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg import sql
+
+from penstock.model import TableName
+from penstock.model.errors import (
+    ConnectionFailed,
+    DestinationBusy,
+    NotReady,
+    PenstockError,
+    RowRefused,
+    TargetUnfit,
+    WriteDenied,
+)
+from penstock.postgres.connection import Connection, connect, explain
+
+OLDEST = 150000
+"""MERGE came with PostgreSQL 15."""
+
+_BUSY = re.compile(r"40P01|40001|55P03|57014|53...")
+_OF_A_ROW = re.compile(r"22...|23...|P0001")
+
+
+def open_session(conninfo: str, destination: str) -> Connection:
+    """A session to write with, whose transactions are begun by the first statement."""
+    try:
+        connection = connect(conninfo)
+    except PenstockError as error:
+        raise error.at(destination=destination) from None
+    try:
+        _settle(connection)
+    except psycopg.Error as error:
+        connection.close()
+        raise explain(error).at(destination=destination) from None
+    if connection.info.server_version < OLDEST:
+        version = connection.info.server_version // 10000
+        connection.close()
+        raise NotReady(
+            f"the server is PostgreSQL {version}",
+            destination=destination,
+            remedy="The destination `postgres` needs PostgreSQL 15 or later",
+        )
+    connection.autocommit = False
+    return connection
+
+
+def _settle(connection: Connection) -> None:
+    timeouts = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    if connection.info.server_version >= 170000:
+        timeouts.append("transaction_timeout")
+    for name in timeouts:
+        connection.execute(sql.SQL("set {} = 0").format(sql.Identifier(name)))
+    # A role that may not: then triggers and foreign keys are at work, as for any other writer.
+    with suppress(psycopg.errors.InsufficientPrivilege):
+        connection.execute("set session_replication_role = replica")
+
+
+_idle: dict[tuple[int, str], list[Connection]] = {}
+"""Sessions that this process (a Python worker of Spark serves many tasks) has open and does not use."""
+
+
+@contextmanager
+def session(conninfo: str, destination: str) -> Iterator[Connection]:
+    """A session for one transaction: committed at the end, rolled back and closed by an error. What the
+    server says against it concerns the destination."""
+    connection = _taken(conninfo) or open_session(conninfo, destination)
+    try:
+        yield connection
+        connection.commit()
+    except psycopg.Error as error:
+        connection.close()
+        raise explain(error).at(destination=destination) from None
+    except ConnectionFailed as error:
+        connection.close()
+        raise error.at(destination=destination) from None
+    except BaseException:
+        connection.close()
+        raise
+    _idle.setdefault((os.getpid(), conninfo), []).append(connection)
+
+
+def _taken(conninfo: str) -> Connection | None:
+    """An open session, if it still is one: the server may have gone since."""
+    idle = _idle.get((os.getpid(), conninfo), [])
+    while idle:
+        connection = idle.pop()
+        try:
+            connection.execute("select")
+            connection.rollback()
+            return connection
+        except psycopg.Error:
+            connection.close()
+    return None
+
+
+def close_idle(conninfo: str) -> None:
+    for connection in _idle.pop((os.getpid(), conninfo), []):
+        connection.close()
+
+
+@contextmanager
+def about(table: TableName) -> Iterator[None]:
+    """What the server says against it concerns this table."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise of_table(error).at(table=table) from None
+    except PenstockError as error:
+        raise error.at(table=table) from None
+
+
+def of_table(error: psycopg.Error) -> PenstockError:
+    """The error as one of a table; `ConnectionFailed` if there is no going on for the others either."""
+    explained = explain(error)
+    state = error.sqlstate or ""
+    if isinstance(explained, ConnectionFailed):
+        return explained
+    if _BUSY.fullmatch(state):
+        return DestinationBusy(explained.reason)
+    if state == "42501":
+        return WriteDenied(explained.reason)
+    return (RowRefused if is_of_a_row(error) else TargetUnfit)(explained.reason)
+
+
+def is_of_a_row(error: psycopg.Error) -> bool:
+    """Whether a value or a row was refused, and not the statement as such."""
+    return bool(_OF_A_ROW.fullmatch(error.sqlstate or ""))

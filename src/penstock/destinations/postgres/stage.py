@@ -1,0 +1,91 @@
+"""The staging table: changes as rows, beside the table they are for.
+
+It is temporary, without constraints, and its columns have the types of the target's, so that statements
+compare and move values without any conversion. Columns are named by place (`c0`, `c1`, … the values, `o0`, …
+the key a row had before), so that no name of the user's can collide with one of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from types import TracebackType
+from typing import TypeAlias
+
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.destinations.postgres.ahead import ahead
+from penstock.destinations.postgres.merge import origin, value
+from penstock.destinations.postgres.place import Place, comma
+from penstock.postgres.connection import Connection
+from penstock.spark.copytext import copy_text
+
+LARGE = 5000
+"""Rows from which on the planner should know what is in the table."""
+
+_numbers = count(1)
+
+Values: TypeAlias = pa.StringArray | pa.ChunkedArray
+
+
+class Stage:
+    """A context: the table is there inside, and at the latest gone with the transaction."""
+
+    def __init__(self, connection: Connection, place: Place, extra: Sequence[sql.Composable] = ()) -> None:
+        self.connection = connection
+        self.place = place
+        self.identifier = sql.Identifier("pg_temp", f"penstock_stage_{next(_numbers)}")
+        self._extra = extra
+
+    def __enter__(self) -> Stage:
+        place = self.place
+        values = [
+            sql.SQL("t.{} as {}").format(sql.Identifier(name), value(number))
+            for number, name in enumerate(place.columns)
+        ]
+        origins = [
+            sql.SQL("t.{} as {}").format(sql.Identifier(name), origin(number))
+            for number, name in enumerate(place.key)
+        ]
+        self.connection.execute(
+            sql.SQL("create temp table {} on commit drop as select {} from {} t with no data").format(
+                self.identifier, comma([*values, *origins, *self._extra]), place.identifier
+            )
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
+
+    def clear(self) -> None:
+        self.connection.execute(sql.SQL("truncate {}").format(self.identifier))
+
+    def add(self, columns: Iterable[tuple[sql.Composable, Values]]) -> int:
+        """Rows into these columns of it; the others are NULL."""
+        given = list(columns)
+        copied = copy_in(
+            self.connection, self.identifier, [name for name, _ in given], [values for _, values in given]
+        )
+        if copied >= LARGE:
+            self.connection.execute(sql.SQL("analyze {}").format(self.identifier))
+        return copied
+
+
+def copy_in(
+    connection: Connection,
+    table: sql.Composable,
+    columns: Sequence[sql.Composable],
+    values: Sequence[Values],
+) -> int:
+    """Rows of text into a table; how many."""
+    statement = sql.SQL("copy {} ({}) from stdin").format(table, comma(columns))
+    with connection.cursor() as cursor:
+        with cursor.copy(statement) as copy:
+            blocks = copy_text(values)
+            for block in ahead(blocks) if values and len(values[0]) >= LARGE else blocks:
+                copy.write(block)
+        return int(cursor.rowcount)

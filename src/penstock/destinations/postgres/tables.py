@@ -1,0 +1,184 @@
+"""Tables at the destination: made as the source has them, or found as the user made them.
+
+A table that the user made is his: its types win, columns that the source does not have are left alone. It
+must have those that the source has. One that we made follows the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg import sql
+
+from penstock.destinations.postgres.place import (
+    DELETED,
+    END,
+    FIRST,
+    OPEN,
+    START,
+    Place,
+    comma,
+    names,
+)
+from penstock.destinations.postgres.types import declared
+from penstock.model import TableName
+from penstock.model.errors import TargetUnfit
+from penstock.postgres.connection import Connection
+
+
+def exists(connection: Connection, table: TableName) -> bool:
+    return bool(columns_of(connection, table))
+
+
+def columns_of(connection: Connection, table: TableName) -> dict[str, bool]:
+    """The columns of a table, each with whether an insert must give it; none if there is no such table."""
+    rows = connection.execute(
+        """
+        select a.attname, a.attnotnull and not a.atthasdef and a.attidentity = ''
+        from pg_class c
+        join pg_namespace n on n.oid = c.relnamespace
+        left join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+        where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p', 'v', 'm', 'f')
+        order by a.attnum
+        """,
+        (table.schema, table.name),
+    )
+    return {name: bool(needed) for name, needed in rows}
+
+
+def types_of(connection: Connection, table: TableName) -> dict[str, sql.Composable]:
+    """The types of a table's columns, without their modifiers."""
+    rows = connection.execute(
+        """
+        select a.attname, format_type(a.atttypid, -1)
+        from pg_attribute a
+        join pg_class c on c.oid = a.attrelid
+        join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
+        """,
+        (table.schema, table.name),
+    )
+    return {name: sql.SQL(type) for name, type in rows}
+
+
+def make(connection: Connection, place: Place) -> None:
+    """The table as the source's is, without key. A schema that is missing is made with it."""
+    _check_fit(place)
+    make_schema(connection, place.name.schema)
+    columns = [
+        sql.SQL("{} {}").format(sql.Identifier(column.name), declared(connection, column.type))
+        for column in place.delivery.table.columns
+    ]
+    if place.source_column is not None:
+        columns.insert(0, sql.SQL("{} text not null").format(sql.Identifier(place.source_column)))
+    if place.history:
+        columns += [
+            sql.SQL("{} timestamptz not null").format(sql.Identifier(START)),
+            sql.SQL("{} timestamptz not null").format(sql.Identifier(END)),
+            sql.SQL("{} boolean not null").format(sql.Identifier(DELETED)),
+        ]
+    connection.execute(sql.SQL("create table {} ({})").format(place.identifier, comma(columns)))
+
+
+def make_schema(connection: Connection, schema: str) -> None:
+    """`if not exists` alone asks for the right to make one that is there already, and fails if somebody else
+    makes the same one now."""
+    if _has_schema(connection, schema):
+        return
+    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"penstock/{schema}",))
+    if not _has_schema(connection, schema):
+        connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
+
+
+def _has_schema(connection: Connection, schema: str) -> bool:
+    found = connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone()
+    return found is not None
+
+
+def make_key(connection: Connection, place: Place) -> None:
+    """What rows are found by: the primary key, or in a history an index."""
+    key = ([place.source_column] if place.source_column else []) + list(place.key)
+    if not place.key:
+        return
+    if place.history:
+        statement = sql.SQL("create index on {} ({})")
+        key.append(END)
+    else:
+        statement = sql.SQL("alter table {} add primary key ({})")
+    connection.execute(statement.format(place.identifier, names(key)))
+
+
+def defaults(place: Place) -> dict[str, str]:
+    """What a copied row has in the columns that the source does not deliver."""
+    found = {place.source_column: place.delivery.source} if place.source_column else {}
+    return found | ({START: FIRST, END: OPEN, DELETED: "false"} if place.history else {})
+
+
+def set_defaults(connection: Connection, place: Place, *, on: bool) -> None:
+    for column, value in defaults(place).items():
+        change = sql.SQL("set default {}").format(sql.Literal(value)) if on else sql.SQL("drop default")
+        connection.execute(
+            sql.SQL("alter table {} alter column {} {}").format(
+                place.identifier, sql.Identifier(column), change
+            )
+        )
+
+
+def check(connection: Connection, place: Place) -> None:
+    """That a table which is there takes what the source delivers."""
+    _check_fit(place)
+    found = columns_of(connection, place.name)
+    wanted = [*place.columns, *defaults(place)]
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise TargetUnfit(
+            f"the table at the destination has no column {listed(missing)}",
+            target=place.name,
+            remedy="Add what is missing (alter table … add column …), or drop the table and let Penstock "
+            "create it; then `penstock retry CONFIG TABLE`",
+        )
+    needed = [name for name, needed in found.items() if needed and name not in wanted]
+    if needed:
+        raise TargetUnfit(
+            f"the column {listed(needed)} at the destination must have a value, and the source has none",
+            target=place.name,
+            remedy="Give it a default or let it be null, then `penstock retry CONFIG TABLE`",
+        )
+
+
+def missing(place: Place) -> TargetUnfit:
+    """There is no table, and none is to be made."""
+    return TargetUnfit(
+        "the table does not exist at the destination",
+        target=place.name,
+        remedy="Create it (create table …), or set `create_tables: true`; then `penstock retry CONFIG TABLE`",
+    )
+
+
+def _check_fit(place: Place) -> None:
+    taken = [name for name in defaults(place) if name in place.columns]
+    if taken:
+        raise TargetUnfit(
+            f"the source's table has a column {listed(taken)}, which Penstock adds itself",
+            target=place.name,
+            remedy="Leave the column out (`drop`), or choose another `source_column` or `kind`",
+        )
+    if place.history and not place.key:
+        raise TargetUnfit(
+            "the versions of a row are told apart by its key, and the table has none",
+            target=place.name,
+            remedy="Give the table a primary key, or deliver it as `kind: clone` or `append`",
+        )
+
+
+def listed(words: Sequence[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def make_like(connection: Connection, place: Place, model: Place) -> None:
+    """A table as another one is, which the user made: with what it refuses, so that it is refused early."""
+    connection.execute(
+        sql.SQL("create table {} (like {} including defaults including constraints)").format(
+            place.identifier, model.identifier
+        )
+    )

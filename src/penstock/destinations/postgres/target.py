@@ -1,0 +1,123 @@
+"""PostgreSQL as a destination: the driver's part.
+
+The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`). How far things came
+is remembered in the destination's database, in the transactions that write the data (`ledger.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.config import DestinationConfig
+from penstock.config.destinations import PostgresOptions
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.postgres import copying, ledger, writing
+from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.session import about, close_idle
+from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
+from penstock.model import Lsn, TableId
+from penstock.model.errors import PenstockError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Work = TypeVar("Work")
+
+
+class PostgresTarget:
+    """A `Target`."""
+
+    remembers = True
+
+    def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
+        self.name = config.name
+        options: PostgresOptions = config.settings(PostgresOptions)
+        self._endpoint = Endpoint(
+            pipeline,
+            config.name,
+            options.conninfo(),
+            options.source_column if len(sources) > 1 else None,
+            options.create_tables,
+        )
+        self._by_table = options.consistency == "table"
+        self._entered: set[str] = set()
+        self._spark: SparkSession | None = None
+
+    def open(self, spark: SparkSession) -> None:
+        self._spark = spark
+        with self._endpoint.session() as connection:
+            ledger.create(connection)
+
+    def position(self, source: str) -> Lsn | None:
+        with self._endpoint.session() as connection:
+            return ledger.position(connection, self._endpoint.stream(source))
+
+    def recorded(self, source: str) -> Mapping[TableId, Recorded]:
+        with self._endpoint.session() as connection:
+            return ledger.recorded(connection, self._endpoint.stream(source))
+
+    def copy_table(self, copy: TableCopy) -> int:
+        endpoint, table = self._endpoint, copy.delivery.table.name
+        with endpoint.session() as connection, about(table):
+            place = copying.begin(connection, endpoint, copy)
+        if copy.rows is not None:
+            _raise_first(copying.copy_rows(endpoint, copy.id, place, copy.rows))
+        else:
+            parts = [
+                copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part)
+                for number, part in enumerate(copy.ranges)
+            ]
+            self._on_executors(copying.copy_part, parts)
+        with endpoint.session() as connection, about(table):
+            return copying.finish(connection, place, copy.id)
+
+    def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
+        self._on_executors(writing.hand_over, [writing.Handover(self._endpoint, copy, changes, position)])
+
+    def catch_up(self, changes: TableChanges, position: Lsn) -> None:
+        self._on_executors(writing.hand_over, [writing.Handover(self._endpoint, None, changes, position)])
+
+    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+        if self._by_table:
+            stopped = self._write_tables(batch)
+        else:
+            changes = replace(batch, spark=None, messages=())
+            (stopped,) = self._on_executors(writing.write_batch, [writing.Batch(self._endpoint, changes)])
+        return [(one.table, one.error) for one in stopped]
+
+    def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
+        endpoint = self._endpoint
+        if batch.source not in self._entered:
+            writing.enter(endpoint, batch.source)
+            self._entered.add(batch.source)
+        work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
+        outcomes = self._on_executors(writing.write_table, work)
+        writing.move_on(endpoint, batch)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def forget(self, source: str, table: TableId) -> None:
+        stream = self._endpoint.stream(source)
+        with self._endpoint.session() as connection:
+            copying.drop(connection, stream, table)
+            ledger.forget(connection, stream, table)
+
+    def close(self) -> None:
+        self._spark = None
+        close_idle(self._endpoint.conninfo)
+
+    def _on_executors(self, function: Callable[[Work], Any], work: Sequence[Work]) -> list[Any]:
+        """A task for each piece of work; the first error among what they tell is raised."""
+        assert self._spark is not None, "open() comes first"
+        if not work:
+            return []
+        told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
+        _raise_first(told)
+        return told
+
+
+def _raise_first(told: Sequence[Any]) -> None:
+    for one in told:
+        if isinstance(one, PenstockError):
+            raise one

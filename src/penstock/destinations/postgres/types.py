@@ -1,0 +1,39 @@
+"""How a column of the source is declared at the destination.
+
+Built-in types have the same oids on every server, so the destination itself says how one is written, modifier
+and all. A domain is its base type. Other types (enums, composites, those of extensions) are used if the
+destination has one of that name; if not, their values are kept as text.
+"""
+
+from __future__ import annotations
+
+from psycopg import sql
+
+from penstock.model import ColumnType, TypeKind
+from penstock.postgres.connection import Connection
+
+FIRST_USER_OID = 16384
+
+TEXT = sql.SQL("text")
+
+
+def declared(connection: Connection, type: ColumnType) -> sql.Composable:
+    """The type as a column's definition has it."""
+    found = type.base
+    if found.kind is TypeKind.UNKNOWN:
+        return TEXT
+    if 0 < found.oid < FIRST_USER_OID:
+        return _format(connection, found.oid, found.modifier) or TEXT
+    if found.kind is TypeKind.ARRAY and found.inner is not None:
+        return sql.SQL("{}[]").format(declared(connection, found.inner))
+    row = connection.execute("select to_regtype(quote_ident(%s))::oid::bigint", (found.name,)).fetchone()
+    if row is None or row[0] is None:
+        return TEXT
+    return _format(connection, row[0], found.modifier) or TEXT
+
+
+def _format(connection: Connection, oid: int, modifier: int) -> sql.Composable | None:
+    row = connection.execute("select format_type(%s, %s)", (oid, modifier)).fetchone()
+    if row is None or row[0] == "???":  # a newer server's
+        return None
+    return sql.SQL(row[0])

@@ -1,0 +1,110 @@
+"""Changes of a table without key: a row is found by all its values, and may be there several times.
+
+Values are compared as text, so that any type will do (json and point have no equality of their own), NULLs
+and all. The text of a whole row is what rows are joined by: a hash join, one scan of the table for a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from penstock.destinations.postgres.clone import copy_rows, empty
+from penstock.destinations.postgres.merge import inserted, value
+from penstock.destinations.postgres.place import Place, comma
+from penstock.destinations.postgres.refusal import first_refused, refused
+from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.stage import Stage
+from penstock.postgres.connection import Connection
+from penstock.spark.tally import Tally
+
+COUNT = sql.Identifier("count")
+
+EXTRA = (sql.SQL("null::bigint as count"),)
+
+
+def apply(connection: Connection, place: Place, tally: Tally) -> int:
+    """How many rows were written or deleted. A row that is refused is told with its values."""
+    try:
+        with connection.transaction():
+            return _apply(connection, place, tally)
+    except psycopg.Error as error:
+        if not is_of_a_row(error) or not tally.rows.num_rows:
+            raise
+
+        def attempt(first: int, end: int) -> None:
+            _apply(connection, place, Tally(False, tally.rows.slice(first, end - first)))
+
+        number, said = first_refused(connection, tally.rows.num_rows, attempt)
+        values = [column[number].as_py() for column in tally.rows.columns[:-1]]
+        raise refused(place, said or error, place.columns, values) from None
+
+
+def _apply(connection: Connection, place: Place, tally: Tally) -> int:
+    if tally.truncated:
+        empty(connection, place)
+    counts, values = tally.rows.columns[-1], tally.rows.columns[:-1]
+    if len(counts) and pc.all(pc.equal(counts, 1)).as_py():
+        copy_rows(connection, place, values)
+    elif len(counts):
+        with Stage(connection, place, EXTRA) as stage:
+            stage.add(
+                [
+                    *((value(number), column) for number, column in enumerate(values)),
+                    (COUNT, counts.cast(pa.string())),
+                ]
+            )
+            _delete(stage)
+            _insert(stage)
+    return int(pc.sum(pc.abs(counts)).as_py() or 0)
+
+
+def _delete(stage: Stage) -> None:
+    """As many of each as are to go, whichever they are."""
+    place = stage.place
+    staged = [sql.SQL("s.{}").format(value(number)) for number in range(len(place.columns))]
+    there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in place.columns]
+    stage.connection.execute(
+        sql.SQL(
+            """
+            delete from {target} t
+            using (
+                select t.tableoid as part, t.ctid as at, s.less,
+                       row_number() over (partition by s.whole) as nth
+                from {target} t
+                join (select {staged} as whole, -count as less from {stage} s where count < 0) s
+                    on {there} = s.whole
+                where {own}
+            ) found
+            where t.tableoid = found.part and t.ctid = found.at and found.nth <= found.less
+            """
+        ).format(
+            target=place.identifier,
+            stage=stage.identifier,
+            staged=as_text(staged),
+            there=as_text(there),
+            own=place.own("t"),
+        )
+    )
+
+
+def as_text(values: Sequence[sql.Composable]) -> sql.Composable:
+    """A whole row as one text; NULL and the empty string differ in it."""
+    return sql.SQL("row({})::text").format(comma(sql.SQL("{}::text").format(each) for each in values))
+
+
+def _insert(stage: Stage) -> None:
+    place = stage.place
+    columns, values = inserted(place)
+    stage.connection.execute(
+        sql.SQL(
+            """
+            insert into {} ({}) overriding system value
+            select {} from {} s, generate_series(1, s.count) where s.count > 0
+            """
+        ).format(place.identifier, comma(columns), comma(values), stage.identifier)
+    )

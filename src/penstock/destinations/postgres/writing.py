@@ -1,0 +1,235 @@
+"""What tasks do: write a batch, hand a copy over, catch a table up. Each is one transaction.
+
+    1. The stream is locked, or the table where each is written by itself. A second attempt waits here.
+    2. What is recorded says what of the work is done already; that is left out.
+    3. Rows are written, table by table within savepoints: one that fails stays as it was.
+    4. Positions are recorded.
+    5. Commit.
+
+A crash anywhere before the commit's end leaves nothing of it; after it, step 2 finds it all done.
+
+Errors come back as values: Spark would make text of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import psycopg
+
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.postgres import copying, ledger, tables
+from penstock.destinations.postgres.apply import apply_changes
+from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.ledger import Known
+from penstock.destinations.postgres.session import about, of_table
+from penstock.destinations.protocol import TableChanges
+from penstock.model import Lsn, TableId
+from penstock.model.errors import ConnectionFailed, PenstockError, PositionGone, Scope
+from penstock.postgres.connection import Connection
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """To be written."""
+
+    endpoint: Endpoint
+    changes: ChangeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """One table's changes of a batch, to be written by themselves."""
+
+    endpoint: Endpoint
+    changes: TableChanges
+    start: Lsn
+    end: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A finished copy to be made visible, or (without a copy) a stopped table to be caught up."""
+
+    endpoint: Endpoint
+    copy: str | None
+    changes: TableChanges
+    position: Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A table that could not be written."""
+
+    table: TableId
+    error: PenstockError
+
+
+def told(work: Callable[[], Result]) -> Result | PenstockError:
+    """The result, or the error as a value."""
+    try:
+        return work()
+    except PenstockError as error:
+        return error
+
+
+def write_batch(batch: Batch) -> Sequence[Stopped] | PenstockError:
+    return told(lambda: _write_batch(batch))
+
+
+def _write_batch(batch: Batch) -> Sequence[Stopped]:
+    endpoint, changes = batch.endpoint, batch.changes
+    stream = endpoint.stream(changes.source)
+    with endpoint.session() as connection:
+        stands = ledger.lock(connection, stream)
+        known = ledger.known(connection, stream)
+        if stands is not None and stands >= changes.end:
+            return stopped_before(known, changes.tables)
+        writer = TableWriter(connection, endpoint, max(stands or changes.start, changes.start))
+        outcomes = [writer.write(table, known.get(table.delivery.id)) for table in changes.tables]
+        ledger.move(connection, stream, changes.end, changes.complete_through)
+    return [outcome for outcome in outcomes if outcome is not None]
+
+
+def write_table(batch: TableBatch) -> Stopped | PenstockError | None:
+    """The table is then at the batch's end, ahead of its stream, until `move_on`."""
+    return told(lambda: _write_table(batch))
+
+
+def _write_table(batch: TableBatch) -> Stopped | None:
+    endpoint, delivery = batch.endpoint, batch.changes.delivery
+    stream = endpoint.stream(delivery.source)
+    with endpoint.session() as connection:
+        ledger.lock_table(connection, stream, delivery.id)
+        stands = ledger.position(connection, stream)
+        known = ledger.known(connection, stream)
+        found = known.get(delivery.id)
+        if stands is not None and stands >= batch.end:
+            return next(iter(stopped_before(known, [batch.changes])), None)
+        if found is not None and found.position is not None and found.position >= batch.end:
+            return None
+        writer = TableWriter(connection, endpoint, max(stands or batch.start, batch.start), batch.end)
+        return writer.write(batch.changes, found)
+
+
+def enter(endpoint: Endpoint, source: str) -> None:
+    """The stream is known at the destination, so that its tables can be."""
+    with endpoint.session() as connection:
+        ledger.lock(connection, endpoint.stream(source))
+
+
+def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
+    """Every table of the batch was written, or is recorded as stopped: the stream stands at its end."""
+    stream = endpoint.stream(batch.source)
+    with endpoint.session() as connection:
+        stands = ledger.lock(connection, stream)
+        if stands is None or stands < batch.end:
+            ledger.move(connection, stream, batch.end, batch.complete_through)
+
+
+def stopped_before(known: dict[TableId, Known], changes: Sequence[TableChanges]) -> list[Stopped]:
+    """What an earlier attempt at the batch, whose answer was lost, had to tell."""
+    found = [(table.delivery.id, known.get(table.delivery.id)) for table in changes]
+    return [Stopped(id, table.error) for id, table in found if table is not None and table.error is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableWriter:
+    """Writes changes of tables within a transaction; a table that cannot be written is left as it was."""
+
+    connection: Connection
+    endpoint: Endpoint
+    stands: Lsn
+    """Where the stream stands: changes that committed before are there already."""
+    reaches: Lsn | None = None
+    """What to record as the table's position; None: it goes with the stream."""
+
+    def write(self, changes: TableChanges, known: Known | None) -> Stopped | None:
+        delivery = changes.delivery
+        start = known.position if known is not None and known.position is not None else self.stands
+        if start < changes.start and known is not None and known.position is not None:
+            gap = PositionGone(f"changes between {start} and {changes.start} are missing")
+            return Stopped(delivery.id, known.error or gap.at(table=delivery.table.name))
+        meant = replace(changes, start=max(start, changes.start))
+        try:
+            with self.connection.transaction():
+                known = self._apply(meant, known)
+            return None
+        except psycopg.Error as failed:
+            error = of_table(failed)
+            if isinstance(error, ConnectionFailed):
+                raise
+        except PenstockError as failed:
+            error = failed
+            if error.policy.scope is not Scope.TABLE:
+                raise
+        error.at(table=delivery.table.name)
+        before = known or Known(copy="", version=0, position=None, error=None, made=False)
+        record = replace(before, position=meant.start, error=error)
+        ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, record)
+        return Stopped(delivery.id, error)
+
+    def _apply(self, changes: TableChanges, known: Known | None) -> Known:
+        delivery, first = changes.delivery, changes.runs[0].delivery
+        made = known.made if known is not None else self._find_or_make(changes)
+        place = self.endpoint.place(first, ours=made)
+        apply_changes(self.connection, place, changes, known.version if known else first.table.version)
+        now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, made)
+        if now != known:
+            ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, now)
+        return now
+
+    def _find_or_make(self, changes: TableChanges) -> bool:
+        """The table of which nothing is known, since it was never copied: whether we made it."""
+        place = self.endpoint.place(changes.runs[0].delivery)
+        if tables.exists(self.connection, place.name):
+            tables.check(self.connection, place)
+            return False
+        if not self.endpoint.create_tables:
+            raise tables.missing(place)
+        tables.make(self.connection, place)
+        tables.make_key(self.connection, place)
+        return True
+
+
+def hand_over(work: Handover) -> PenstockError | None:
+    return told(lambda: _hand_over(work))
+
+
+def _hand_over(work: Handover) -> None:
+    endpoint, delivery = work.endpoint, work.changes.delivery
+    stream = endpoint.stream(delivery.source)
+    with endpoint.session() as connection:
+        stands = ledger.lock(connection, stream)
+        ledger.lock_table(connection, stream, delivery.id)
+        known = ledger.known(connection, stream).get(delivery.id)
+        if _is_done(work, known, stands):
+            return
+        changes, copy, made = work.changes, known.copy if known else "", bool(known and known.made)
+        version = known.version if known is not None else delivery.table.version
+        with about(delivery.table.name):
+            if work.copy is not None:
+                handed = copying.hand_over(connection, endpoint, work.copy, made=made)
+                copy, made, version = work.copy, handed.ours, handed.delivery.table.version
+            elif known is not None and known.position is not None:
+                changes = replace(changes, start=max(changes.start, known.position))
+            apply_changes(connection, endpoint.place(delivery, ours=made), changes, version)
+        if stands is None:
+            ledger.move(connection, stream, work.position, None)
+        own = work.position if stands is not None and stands != work.position else None
+        now = Known(copy, delivery.table.version, own, None, made)
+        ledger.record(connection, stream, delivery, now)
+
+
+def _is_done(work: Handover, known: Known | None, stands: Lsn | None) -> bool:
+    """Whether an earlier attempt did it, and its answer was lost."""
+    if known is None:
+        return False
+    if work.copy is not None:
+        return known.copy == work.copy
+    at = known.position or stands
+    return known.error is None and at is not None and at >= work.position

@@ -1,0 +1,192 @@
+"""What a destination is, and the values it is given.
+
+Two protocols. `Destination` is what users write: three methods, in terms of Spark. `Target` is what the
+pipeline drives: it also knows how far the data itself says it came, takes a copy and makes it visible
+later, and tells which tables it could not write. The built-in destinations are `Target`s; a user's
+`Destination` is wrapped into one (`custom.py`).
+
+All values here travel to Spark's executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.model import Column, Lsn, TableId, TableName, TableSchema
+from penstock.model.errors import PenstockError
+from penstock.model.visibility import Visibility
+from penstock.spark.plan import Slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.destinations.batch import ChangeBatch
+    from penstock.postgres.snapshot import CopyRange
+
+
+class Kind(StrEnum):
+    CLONE = "clone"
+    APPEND = "append"
+    HISTORY = "history"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How one table arrives at one destination."""
+
+    source: str
+    """The source's name; the value of the source column where several sources meet."""
+    table: TableSchema
+    """As it is delivered: transforms applied. Its version is that of the source's table."""
+    target: TableName
+    kind: Kind = Kind.CLONE
+    primary_key: tuple[str, ...] = ()
+    """Of the table at the source, if all of it is delivered."""
+
+    @property
+    def id(self) -> TableId:
+        return self.table.id
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that a row is found by; none: by all of it, as often as it is there."""
+        identity = tuple(column.name for column in self.table.columns if column.key)
+        if len(identity) < len(self.table.columns) and identity:
+            return identity
+        return self.primary_key or (identity if self.table.identity != "f" else ())
+
+    def at(self, table: TableSchema, primary_key: tuple[str, ...]) -> Delivery:
+        return replace(self, table=table, primary_key=primary_key)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """What became of a table between two versions of its schema, for a destination to follow."""
+
+    added: tuple[tuple[Column, str | None], ...] = ()
+    """Each with the value (PostgreSQL's text) that rows have which were there before."""
+    dropped: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    """From, to. Renaming comes first, then dropping, then adding, then retyping."""
+    retyped: tuple[Column, ...] = ()
+    target: TableName | None = None
+    """The table's name at the destination before, if it is another one now."""
+
+    def __bool__(self) -> bool:
+        return self != SchemaChange()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Changes of a table, in order, all under one version of its schema."""
+
+    delivery: Delivery
+    slices: tuple[Slice, ...]
+    follow: SchemaChange | None = None
+    """What the destination has to do before these changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """Changes of one table, in order."""
+
+    runs: tuple[Run, ...]
+    start: Lsn
+    """Changes that committed before are not meant, though the slices may hold some."""
+    copied: Visibility | None = None
+    """Changes of transactions that are visible here are in the copy already, and are not meant."""
+
+    @property
+    def delivery(self) -> Delivery:
+        """As it is at the end."""
+        return self.runs[-1].delivery
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a destination that remembers knows of a table."""
+
+    copy: str
+    """Which copy of the table is visible there."""
+    version: int
+    """The version of its schema that was followed last."""
+    position: Lsn | None
+    """All changes before it are there; None: as far as the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopy:
+    """A full copy of a table, to be made under one snapshot of the source."""
+
+    id: str
+    """Another for each attempt."""
+    delivery: Delivery
+    conninfo: str
+    """Of the source. Holds the password: not for any output."""
+    snapshot: str
+    """The name under which the snapshot is exported."""
+    ranges: tuple[CopyRange, ...]
+    """Each a part of the table for one task, disjoint, together all of it."""
+    rows: DataFrame | None = None
+    """If transforms are at work: what to write, every column as PostgreSQL's text. Otherwise the ranges."""
+
+    def __repr__(self) -> str:
+        return f"TableCopy({self.delivery.table.name}, {len(self.ranges)} ranges)"
+
+
+class Destination(Protocol):
+    """A destination that users write."""
+
+    name: str
+
+    def truncate_table(self, table: TableSchema) -> None:
+        """Before a full copy."""
+
+    def write_table_rows(self, table: TableSchema, rows: DataFrame) -> None:
+        """A full copy."""
+
+    def write_events(self, batch: ChangeBatch) -> None:
+        """Changes. The same ones may come again after a crash."""
+
+
+class Target(Protocol):
+    """A destination as the pipeline drives it: from one thread at a time, but for `copy_table`."""
+
+    name: str
+    remembers: bool
+    """Whether it keeps its position with its data: a replayed batch is recognised there."""
+
+    def open(self, spark: SparkSession) -> None:
+        """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""
+
+    def position(self, source: str) -> Lsn | None:
+        """How far the stream of this source came, as the data's own transaction has it; None: not known."""
+
+    def recorded(self, source: str) -> Mapping[TableId, Recorded]:
+        """What is known there of the tables; empty for a destination that does not remember."""
+
+    def copy_table(self, copy: TableCopy) -> int:
+        """Make the copy, set aside from readers where that can be; how many rows it has. Called for several
+        tables at once. A copy that was begun before and not handed over is replaced."""
+
+    def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
+        """Make a finished copy visible in the place of what was there, with these changes applied to it: the
+        table is then at `position`, as the stream is."""
+
+    def catch_up(self, changes: TableChanges, position: Lsn) -> None:
+        """Apply what a table that was stopped has missed: it is then at `position`, as the stream is."""
+
+    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+        """Apply a batch. Tables that could not be written are told, with the reason: they stay where they
+        were, at the batch's start. Raises what concerns the whole destination."""
+
+    def forget(self, source: str, table: TableId) -> None:
+        """The table is no longer delivered. Its data stays."""
+
+    def close(self) -> None: ...
+
+    def tear_down(self) -> None:
+        """Remove what it keeps for itself there; not the data. Called on its own, without `open`."""

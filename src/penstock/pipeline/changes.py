@@ -1,0 +1,163 @@
+"""Which changes of the spool a destination is given, table by table, each under its own schema.
+
+A table's changes are cut into runs of one schema version each. Where a version differs from the one that the
+destination followed last, the run says what to do first; where that cannot be said, the table is copied anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import pyarrow.parquet as pq
+
+from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges
+from penstock.model import Lsn, TableId, TableSchema
+from penstock.model.visibility import Visibility
+from penstock.pipeline import evolution
+from penstock.pipeline.evolution import CopyAnew
+from penstock.pipeline.facts import Facts
+from penstock.pipeline.feed import Feed
+from penstock.pipeline.tables import Tables
+from penstock.spark import plan
+from penstock.spark.plan import Slice
+from penstock.spool.manifest import Manifest
+from penstock.state.store import Store, TableState
+
+Found = tuple[TableChanges, TableState]
+"""Changes, and what the table's state is once they are applied."""
+
+
+@dataclass
+class Changes:
+    feed: Feed
+    tables: Tables
+    store: Store
+    manifest: Manifest
+
+    def __post_init__(self) -> None:
+        self._ignored: set[TableId] = set()
+
+    def parts(self, start: Lsn, end: Lsn) -> dict[TableId, list[Slice]]:
+        """All that committed in `[start, end)`, by table, in order."""
+        entries = self.manifest.entries(start, end)
+        schemas = self.manifest.schemas() if entries else {}
+        found: dict[TableId, list[Slice]] = {}
+        for part in plan.slices(self.feed.spec.spool.absolute(), entries, start, schemas):
+            if part.table is not None:
+                found.setdefault(part.table.id, []).append(part)
+        return found
+
+    def unknown(self, start: Lsn, end: Lsn) -> list[TableId]:
+        """Tables that changes come from and that nobody has taken in; asked once for each."""
+        unknown = [table for table in self.parts(start, end) if self.tables.get(table) is None]
+        asked = [table for table in unknown if table not in self._ignored]
+        self._ignored.update(unknown)
+        return asked
+
+    def of(self, state: TableState, parts: Iterable[Slice], start: Lsn) -> Found | CopyAnew:
+        """Changes of a table that streams."""
+        runs = self._runs(state, parts)
+        if isinstance(runs, CopyAnew):
+            return runs
+        return TableChanges(runs[0], start), runs[1]
+
+    def waiting(self, state: TableState, end: Lsn) -> Found | CopyAnew:
+        """Changes that have waited for a table since its copy began, or since it stopped."""
+        assert state.position is not None
+        parts = self.parts(state.position, end).get(state.key.table, [])
+        if state.snapshot is not None:
+            parts = self._unseen(state, parts, state.snapshot)
+        runs = self._runs(state, parts)
+        if isinstance(runs, CopyAnew):
+            return runs
+        return TableChanges(runs[0], state.position, state.snapshot), runs[1]
+
+    def described(self, state: TableState, facts: Facts, position: Lsn) -> Found | CopyAnew | None:
+        """No change at all, only another schema, that the catalog tells and the stream does not yet."""
+        followed = self.followed(state)
+        if evolution.same(followed, facts.schema) and _primary_key(state) == facts.primary_key:
+            return None
+        schema = self._versioned(facts.schema)
+        change = evolution.follow(followed, schema, state.detail, facts)
+        if isinstance(change, CopyAnew):
+            return change
+        run, after = self._run(state, schema, change, facts)
+        self.store.learn(self.feed.name, schema, position)
+        return TableChanges((run,), position), after
+
+    def followed(self, state: TableState) -> TableSchema:
+        """The table as the destination has it."""
+        found = self.store.schema(self.feed.name, state.key.table, state.version)
+        assert found is not None, f"version {state.version} of {state.name} is not in the store"
+        return found
+
+    def learnt(self, facts: Facts) -> TableSchema:
+        """The table as the catalog describes it, under a version that the store knows it by."""
+        schema = self._versioned(facts.schema)
+        self.store.learn(self.feed.name, schema, facts.lsn)
+        return schema
+
+    def _versioned(self, schema: TableSchema) -> TableSchema:
+        """Versions below zero are ours: the stream numbers those that it has shown from 1 on."""
+        known = [version for _, version in self.store.schemas(self.feed.name, schema.id)]
+        ours = [version for version in known if version.version < 0 and evolution.same(version, schema)]
+        return ours[0] if ours else replace(schema, version=min(0, *(v.version for v in known), 0) - 1)
+
+    def _runs(
+        self, state: TableState, parts: Iterable[Slice]
+    ) -> tuple[tuple[Run, ...], TableState] | CopyAnew:
+        runs: list[Run] = []
+        for schema, slices in groupby(parts, key=lambda part: part.table):
+            assert schema is not None
+            followed = self.followed(state)
+            change, facts = SchemaChange(), None
+            if not evolution.same(followed, schema):
+                facts = self.feed.discover().tables.get(schema.id)
+                found = evolution.follow(followed, schema, state.detail, facts)
+                if isinstance(found, CopyAnew):
+                    return found
+                change = found
+            if schema.version != state.version:
+                self.store.learn(self.feed.name, schema, self.manifest.position)
+            run, state = self._run(state, schema, change, facts)
+            runs.append(replace(run, slices=tuple(slices)))
+        if not runs:
+            runs = [Run(self._delivery(state, self.followed(state)), ())]
+        return tuple(runs), state
+
+    def _run(
+        self, state: TableState, schema: TableSchema, change: SchemaChange, facts: Facts | None
+    ) -> tuple[Run, TableState]:
+        """The beginning of a run under another schema, and the table's state after it."""
+        detail = evolution.remember(state.detail, schema, facts)
+        delivery = self.tables.delivery(schema, detail)
+        if delivery.target != state.target:
+            change = replace(change, target=state.target)
+        changed = replace(
+            state, name=schema.name, target=delivery.target, version=schema.version, detail=detail
+        )
+        return Run(delivery, (), change or None), changed
+
+    def _delivery(self, state: TableState, schema: TableSchema) -> Delivery:
+        return self.tables.delivery(schema, state.detail)
+
+    def _unseen(self, state: TableState, parts: list[Slice], seen: Visibility) -> list[Slice]:
+        """Without the parts of which the copy has every change: they may be of a schema older than the
+        copy's, and the destination must not go back to that."""
+        followed = self.followed(state)
+        if all(part.table is not None and evolution.same(part.table, followed) for part in parts):
+            return parts
+        return [part for part in parts if _holds_unseen(part, seen)]
+
+
+def _holds_unseen(part: Slice, seen: Visibility) -> bool:
+    with pq.ParquetFile(part.path) as file:
+        groups = range(part.first_row_group, part.first_row_group + part.row_groups)
+        xids = file.read_row_groups(list(groups), columns=["xid"])["xid"].to_numpy()
+    return not bool(seen.sees(xids).all())
+
+
+def _primary_key(state: TableState) -> tuple[str, ...]:
+    return tuple(state.detail.get("primary_key", ()))

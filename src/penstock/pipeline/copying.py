@@ -1,0 +1,164 @@
+"""The initial copy: tables one after the other, the smallest first, a few at once, while the stream goes on.
+
+What a crash leaves, after each step of a copy:
+1. the hold registered: the spool keeps the table's changes for nobody; the next start takes it up again;
+2. `data_sync` stored, the copy begun at the destination: the next attempt replaces it;
+3. `finished_copy` stored: the copy waits, set aside, and is handed over by the stream.
+The snapshot is open, and with it a transaction at the source, only from 2 to 3.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psycopg
+import structlog
+from pyspark.sql import SparkSession
+
+from penstock.config import Config
+from penstock.destinations.protocol import TableCopy
+from penstock.model import Lsn
+from penstock.model.errors import PenstockError
+from penstock.model.phases import Phase
+from penstock.pipeline import facts
+from penstock.pipeline.facts import Facts
+from penstock.pipeline.stream import Stream
+from penstock.postgres.connection import connect, explain
+from penstock.postgres.snapshot import Snapshot, settle, wait_for_writers
+from penstock.state.store import TableKey, TableState
+
+POOL = "spark.scheduler.pool"
+
+
+class Copier:
+    def __init__(self, config: Config, spark: SparkSession) -> None:
+        self._config = config
+        self._spark = spark
+        self._pool = ThreadPoolExecutor(config.initial_copy.workers, thread_name_prefix="copy")
+        self._running: set[TableKey] = set()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._log = structlog.get_logger("penstock.pipeline")
+
+    def look(self, streams: Iterable[Stream]) -> None:
+        """Begin what is to be copied, the smallest first, as far as there are workers."""
+        waiting = [
+            (state.total_bytes, stream, state)
+            for stream in streams
+            for state in stream.tables
+            if state.phase is Phase.INIT and state.key not in self._running
+        ]
+        for _, stream, state in sorted(waiting, key=lambda found: found[0]):
+            with self._lock:
+                if len(self._running) >= self._config.initial_copy.workers:
+                    return
+                self._running.add(state.key)
+            self._pool.submit(self._copy, stream, state)
+
+    def progress(self, state: TableState) -> int:
+        """Bytes of a running copy that are done, about: tasks are of one size."""
+        tracker = self._spark.sparkContext.statusTracker()
+        done = total = 0
+        for job in tracker.getJobIdsForGroup(_group(state.key)):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info else ():
+                found = tracker.getStageInfo(stage)
+                if found is not None:
+                    done, total = done + found.numCompletedTasks, total + found.numTasks
+        return state.total_bytes * done // total if total else 0
+
+    def stop(self) -> None:
+        """Copies that are not finished are given up: they are made anew at the next start."""
+        self._stop.set()
+        with self._lock:
+            running = list(self._running)
+        for key in running:
+            self._spark.sparkContext.cancelJobGroup(_group(key))
+        self._pool.shutdown(wait=True)
+
+    def _copy(self, stream: Stream, state: TableState) -> None:
+        try:
+            self._attempt(stream, state)
+        except PenstockError as error:
+            if not self._stop.is_set():
+                stream.fail(state, error, None)
+        except Exception as error:
+            if not self._stop.is_set():
+                self._log.exception("copy failed", table=str(state.name))
+                stream.fail(state, PenstockError(f"the copy failed: {error}"[:1000]), None)
+        finally:
+            with self._lock:
+                self._running.discard(state.key)
+
+    def _attempt(self, stream: Stream, state: TableState) -> None:
+        conninfo, table = stream.feed.spec.conninfo, state.key.table
+        try:
+            with connect(conninfo) as connection:
+                settle(connection)
+                position = stream.tables.hold(table)
+                if not state.detail.get("fresh"):
+                    wait_for_writers(connection, table, self._stop)
+                if self._stop.is_set():
+                    return
+                with Snapshot.open(conninfo, table) as snapshot:
+                    found = facts.gather(connection, stream.feed.source.publication_name, [table])
+                    if table in found:
+                        self._make(stream, _begun(state, snapshot, position), found[table], snapshot)
+        except psycopg.Error as error:
+            raise explain(error) from None
+
+    def _make(self, stream: Stream, state: TableState, found: Facts, snapshot: Snapshot) -> None:
+        schema = stream.changes.learnt(found)
+        state = replace(
+            state,
+            name=schema.name,
+            target=stream.tables.target_of(schema.name),
+            version=schema.version,
+            total_bytes=found.bytes,
+            detail=found.detail(),
+        )
+        stream.tables.put(state, "copying")
+        streaming_only = stream.feed.source.startup_mode == "streaming_only"
+        ranges = (
+            []
+            if streaming_only
+            else snapshot.ranges(
+                schema.column_names, found.row_filter, self._config.initial_copy.partition_bytes
+            )
+        )
+        self._spark.sparkContext.setJobGroup(_group(state.key), f"copy of {state.name}")
+        self._spark.sparkContext.setLocalProperty(POOL, "copy")
+        assert state.copy is not None
+        delivery = stream.tables.delivery(schema, state.detail)
+        copy = TableCopy(state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges))
+        try:
+            rows = stream.target.copy_table(stream.transforms.copy(stream.tables.rules(schema.name), copy))
+        except PenstockError:
+            snapshot.alive()  # if the snapshot is gone, that is what went wrong
+            raise
+        if stream.tables.get(state.key.table) is not None:
+            finished = replace(state, phase=Phase.FINISHED_COPY, rows=rows, copied_bytes=state.total_bytes)
+            stream.tables.put(finished, f"copied {rows} rows")
+
+
+def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:
+    return replace(
+        state,
+        phase=Phase.DATA_SYNC,
+        copy=uuid.uuid4().hex,
+        snapshot=snapshot.visibility,
+        snapshot_lsn=snapshot.lsn,
+        position=position,
+        rows=0,
+        copied_bytes=0,
+        error=None,
+        retry_at=None,
+    )
+
+
+def _group(key: TableKey) -> str:
+    return f"copy:{key.source}:{key.destination}:{key.table}"

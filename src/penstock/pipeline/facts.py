@@ -1,0 +1,120 @@
+"""What the source's catalog says of the published tables, beyond what the stream tells.
+
+The stream describes columns by name and type. To follow a schema change one must also know which column is
+which (`attnum` stays with a column through renames), what rows have in a column that was added
+(`attmissingval`), and whether the rows themselves were rewritten, which the stream does not tell at all (the
+table's file is another then).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.capture.schemas import published, schema_of
+from penstock.model import Lsn, TableId, TableSchema
+from penstock.postgres import publication
+from penstock.postgres.connection import Connection
+from penstock.postgres.types import TypeCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A published table, as the catalog had it at one moment."""
+
+    schema: TableSchema
+    """As the stream would describe it; without a version of its own."""
+    primary_key: tuple[str, ...]
+    numbers: Mapping[str, int]
+    """`attnum` of each published column."""
+    missing: Mapping[str, str]
+    """By column: what rows have that were there before the column was, where that is not NULL."""
+    files: Mapping[str, int]
+    """`relfilenode` of the table or of each leaf partition, by oid: another after a rewrite."""
+    row_filter: str | None
+    bytes: int
+    lsn: Lsn
+    """Where the WAL was afterwards: changes from there on may belong to another schema."""
+
+    @property
+    def id(self) -> TableId:
+        return self.schema.id
+
+    def detail(self) -> dict[str, Any]:
+        """What to remember of the table, as JSON: to be compared with later."""
+        return {
+            "numbers": dict(self.numbers),
+            "files": dict(self.files),
+            "primary_key": list(self.primary_key),
+        }
+
+
+_FACTS = """
+select c.oid,
+       coalesce((select array_agg(a.attname::text order by k.place)
+                   from pg_index i
+                   cross join lateral unnest(i.indkey) with ordinality k (number, place)
+                   join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+                  where i.indrelid = c.oid and i.indisprimary and i.indimmediate), '{}'),
+       (select jsonb_object_agg(attname, attnum) from pg_attribute
+         where attrelid = c.oid and attnum > 0 and not attisdropped),
+       (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute
+         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing),
+       (select jsonb_object_agg(l.oid, pg_relation_filenode(l.oid)) from pg_class l
+         where l.relkind = 'r' and l.oid in
+               (select relid from pg_partition_tree(c.oid) where isleaf union select c.oid)),
+       case when c.oid = any (%(sized)s) then
+            (select coalesce(sum(pg_table_size(l.oid)), 0)::int8 from pg_class l
+              where l.relkind = 'r' and l.oid in
+                    (select relid from pg_partition_tree(c.oid) where isleaf union select c.oid))
+            else 0 end
+  from pg_class c where c.oid = any (%(tables)s)
+"""
+
+
+def gather(
+    connection: Connection,
+    name: str,
+    only: Collection[TableId] | None = None,
+    unsized: Collection[TableId] = (),
+) -> dict[TableId, Facts]:
+    """The facts of every table of a publication, or of those asked for, as of one moment.
+
+    To tell a table's size takes a lock on it, and may have to wait for one: `unsized` ones go without.
+    """
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        relations = [r for r in published(connection, name) if only is None or r.table_id in only]
+        filters = {table.table: table.row_filter for table in publication.tables(connection, name)}
+        tables = [relation.table_id for relation in relations]
+        asked = {"tables": tables, "sized": [table for table in tables if table not in unsized]}
+        rows = {row[0]: row[1:] for row in connection.execute(_FACTS, asked)}
+        types = TypeCatalog(lambda: connection)
+        schemas = [schema_of(relation, 0, types) for relation in relations]
+    lsn = wal_position(connection)
+    return {schema.id: _facts(schema, rows[schema.id], filters.get(schema.name), lsn) for schema in schemas}
+
+
+def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, lsn: Lsn) -> Facts:
+    primary_key, numbers, missing, files, size = row
+    names = set(schema.column_names)
+    return Facts(
+        schema=schema,
+        primary_key=tuple(primary_key) if names.issuperset(primary_key) else (),
+        numbers={name: number for name, number in numbers.items() if name in names},
+        missing={name: value for name, value in (missing or {}).items() if name in names},
+        files=files or {},
+        row_filter=row_filter,
+        bytes=size,
+        lsn=lsn,
+    )
+
+
+def wal_position(connection: Connection) -> Lsn:
+    row = connection.execute(
+        """select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
+                       else pg_current_wal_insert_lsn() end::text"""
+    ).fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

@@ -1,0 +1,216 @@
+"""The pipeline: sources, destinations, and the one thread that looks after them all.
+
+Each source has a `Feed` (capture, tables, time), each pair of source and destination a `Stream` (a Spark
+query and what happens between its batches), and the `Copier` copies tables for all of them. The thread here
+goes round, does what is due and decides when the work is done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+from pyspark.sql import SparkSession
+
+from penstock.capture.heartbeat import mark
+from penstock.capture.process import Backoff
+from penstock.config import Config
+from penstock.config.tables import matches
+from penstock.destinations.make import make
+from penstock.destinations.protocol import Target
+from penstock.model import Lsn
+from penstock.model.errors import PenstockError, StateUnreachable
+from penstock.model.phases import Phase
+from penstock.pipeline.copying import Copier
+from penstock.pipeline.feed import Feed
+from penstock.pipeline.stream import Stream
+from penstock.postgres.connection import connect
+from penstock.spark.session import session
+from penstock.state.store import Request, Store, TableState
+
+ROUND = 0.05
+"""Seconds between two rounds of the thread."""
+HOUSEKEEPING = 1.0
+
+# Batches of the stream and tasks of copies share the machine, each with a pool of its own.
+_SPARK = {"spark.scheduler.mode": "FAIR"}
+
+
+class Pipeline:
+    def __init__(
+        self, config: Config, stop: threading.Event | None = None, spark: SparkSession | None = None
+    ) -> None:
+        """With a session of Spark's that is there already, it is used and left running."""
+        self.config = config
+        self.stop = stop or threading.Event()
+        self._given = spark
+        self._log = structlog.get_logger("penstock.pipeline").bind(pipeline=config.pipeline)
+        self._feeds: list[Feed] = []
+        self._waiting: list[Lane] = []
+        self._streams: list[Stream] = []
+        self._kept_house = 0.0
+
+    def run(self, *, once: bool = False) -> bool:
+        """Until it is told to stop, or, with `once`, until all that had committed is delivered.
+
+        Says whether every table arrives; raises what cannot be waited for.
+        """
+        targets = [make(self.config, destination) for destination in self.config.destinations]
+        with self._store() as store, self._sources(), self._spark() as spark:
+            until = {feed.name: self._mark(feed) for feed in self._feeds} if once else {}
+            self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
+            copier = Copier(self.config, spark)
+            try:
+                while not self.stop.is_set():
+                    self._go_round(store, spark, copier)
+                    if once and self._finished(store, until):
+                        break
+                    self.stop.wait(ROUND)
+            finally:
+                copier.stop()
+                for stream in self._streams:
+                    stream.stop()
+                for target in targets:
+                    target.close()
+            return not any(state.phase is Phase.ERRORED for state in store.tables())
+
+    # One round
+
+    def _go_round(self, store: Store, spark: SparkSession, copier: Copier) -> None:
+        for feed in self._feeds:
+            feed.look_after()
+        for lane in list(self._waiting):
+            stream = lane.open(store, spark)
+            if stream is not None:
+                self._waiting.remove(lane)
+                self._streams.append(stream)
+        for stream in self._streams:
+            stream.check()
+            stream.tick()
+        copier.look(self._streams)
+        if time.monotonic() - self._kept_house >= HOUSEKEEPING:
+            self._kept_house = time.monotonic()
+            try:
+                self._keep_house(store, copier)
+            except StateUnreachable as error:
+                self._log.warning("waiting", error=str(error))
+
+    def _keep_house(self, store: Store, copier: Copier) -> None:
+        store.check()
+        for request in store.requests():
+            for state in store.tables():
+                if request.kind == "retry" and asked_for(state, request):
+                    store.update(state.key, _asked_again, "asked to retry")
+            store.done(request)
+        for state in store.tables():
+            if state.phase is Phase.DATA_SYNC:
+                store.update(state.key, partial(_copied, copier.progress(state)))
+
+    def _finished(self, store: Store, until: dict[str, Lsn]) -> bool:
+        if self._waiting or any(stream.reached() <= until[stream.feed.name] for stream in self._streams):
+            return False
+        return all(
+            state.phase is Phase.READY or (state.phase is Phase.ERRORED and state.retry_at is None)
+            for state in store.tables()
+        )
+
+    # What it runs on
+
+    @contextmanager
+    def _store(self) -> Iterator[Store]:
+        url = self.config.state.url.get_secret_value()
+        with Store.open(url, self.config.pipeline, exclusive=True) as store:
+            yield store
+
+    @contextmanager
+    def _sources(self) -> Iterator[None]:
+        try:
+            for source in self.config.sources:
+                feed = Feed(self.config, source)
+                self._feeds.append(feed)
+                self._patiently(feed)
+            yield
+        finally:
+            for feed in self._feeds:
+                feed.stop()
+
+    def _patiently(self, feed: Feed) -> None:
+        """A source that is not there yet is waited for a while: servers start together."""
+        backoff = Backoff(self.config.retry.initial, self.config.retry.max)
+        for attempt in range(self.config.retry.attempts + 1):
+            try:
+                return feed.start()
+            except PenstockError as error:
+                if not error.retry or attempt == self.config.retry.attempts:
+                    raise error.at(source=feed.name) from None
+                pause = backoff.pause()
+                self._log.warning("waiting", source=feed.name, error=str(error), again_in=round(pause, 1))
+                if self.stop.wait(pause):
+                    return None
+        return None
+
+    @contextmanager
+    def _spark(self) -> Iterator[SparkSession]:
+        if self._given is not None:
+            yield self._given
+            return
+        spark = session(self.config.spark.master, _SPARK | self.config.spark.conf, self.config.pipeline)
+        try:
+            yield spark
+        finally:
+            spark.sparkContext.setLogLevel("OFF")
+            spark.stop()
+
+    def _mark(self, feed: Feed) -> Lsn:
+        with connect(feed.spec.conninfo) as connection:
+            return mark(connection)
+
+
+class Lane:
+    """A pair of source and destination whose stream has not begun: the destination may not be there yet."""
+
+    def __init__(self, config: Config, feed: Feed, target: Target) -> None:
+        self._config = config
+        self._feed = feed
+        self._target = target
+        self._destination = next(d for d in config.destinations if d.name == target.name)
+        self._backoff = Backoff(config.retry.initial, config.retry.max)
+        self._again_at = 0.0
+        self._log = structlog.get_logger("penstock.pipeline")
+
+    def open(self, store: Store, spark: SparkSession) -> Stream | None:
+        if time.monotonic() < self._again_at:
+            return None
+        stream = Stream(self._config, self._feed, self._target, self._destination, store)
+        try:
+            self._target.open(spark)
+            stream.start(spark)
+        except PenstockError as error:
+            error.at(destination=self._target.name)
+            if not error.retry:
+                raise
+            pause = self._backoff.pause()
+            self._log.warning("waiting", error=str(error), again_in=round(pause, 1))
+            self._again_at = time.monotonic() + pause
+            return None
+        return stream
+
+
+def _asked_again(state: TableState) -> TableState | None:
+    again = replace(state, retry_at=datetime.now(UTC), attempts=0)
+    return again if state.phase is Phase.ERRORED else None
+
+
+def _copied(done: int, state: TableState) -> TableState | None:
+    return replace(state, copied_bytes=done) if state.phase is Phase.DATA_SYNC else None
+
+
+def asked_for(state: TableState, request: Request) -> bool:
+    patterns = request.what.get("tables") or ["*.*"]
+    return any(matches(pattern, state.name) for pattern in patterns)

@@ -1,0 +1,156 @@
+"""What a pipeline is doing, for people and programs, whether it runs or not.
+
+Everything is read from where it is kept: the store, the spool's manifest, the source's slot. A source that
+cannot be reached is told as such; the rest is still there.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+
+from penstock.capture import state as capture_state
+from penstock.capture.launch import spec_of
+from penstock.config import Config, SourceConfig
+from penstock.config.models import DestinationConfig
+from penstock.model import Lsn
+from penstock.model.errors import PenstockError
+from penstock.model.phases import Phase
+from penstock.pipeline.facts import wal_position
+from penstock.postgres import slot
+from penstock.postgres.connection import connect, explain
+from penstock.spool import manifest
+from penstock.spool.manifest import Manifest
+from penstock.spool.writer import captured_by
+from penstock.state.store import Store, TableState
+
+Document = dict[str, Any]
+
+
+def collect(config: Config) -> Document:
+    """Everything there is to know, as JSON would have it. No secret is part of it."""
+    with Store.open(config.state.url.get_secret_value(), config.pipeline, exclusive=False) as store:
+        sources = [_source(config, source) for source in config.sources]
+        ends = {source["name"]: source["wal_position"] for source in sources}
+        return {
+            "pipeline": config.pipeline,
+            "at": _time(datetime.now(UTC)),
+            "running": store.holder(),
+            "sources": sources,
+            "destinations": [_destination(store, d, ends) for d in config.destinations],
+        }
+
+
+def _source(config: Config, source: SourceConfig) -> Document:
+    spec = spec_of(config, source)
+    found: Document = {
+        "name": source.name,
+        "slot": source.slot_name,
+        "publication": source.publication_name,
+        "error": None,
+        "wal_position": None,
+        "slot_state": None,
+        "retained_bytes": None,
+        "behind_bytes": None,
+        "capture": _capture(spec.spool),
+    }
+    try:
+        with connect(spec.conninfo) as connection:
+            found["wal_position"] = str(wal_position(connection))
+            state = slot.describe(connection, source.slot_name)
+    except (PenstockError, psycopg.Error) as error:
+        told = error if isinstance(error, PenstockError) else explain(error)
+        return found | {"error": _error(told.at(source=source.name))}
+    if state is None:
+        return found | {"slot_state": "missing"}
+    lost = slot.loss(state)
+    return found | {
+        "slot_state": f"lost: {lost}" if lost else "active" if state.active else "inactive",
+        "retained_bytes": state.retained,
+        "behind_bytes": state.behind,
+    }
+
+
+def _capture(spool: Any) -> Document:
+    told = capture_state.read(spool)
+    pid = captured_by(spool)
+    position = manifest.position(spool)
+    found: Document = {
+        "state": told.get("state") if pid else "stopped",
+        "pid": pid,
+        "position": str(position) if position else None,
+        "error": told.get("error"),
+        "spooled_bytes": 0,
+    }
+    if position is not None:
+        with closing(Manifest.open(spool)) as opened:
+            entries = opened.entries(opened.retired, position)
+            found["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
+    return found
+
+
+def _destination(store: Store, destination: DestinationConfig, ends: dict[str, str | None]) -> Document:
+    streams = []
+    for source, end in ends.items():
+        progress = store.progress(source, destination.name)
+        through = progress.complete_through if progress else None
+        streams.append(
+            {
+                "source": source,
+                "position": str(progress.position) if progress else None,
+                "complete_through": _time(through),
+                "lag_bytes": max(Lsn.parse(end) - progress.position, 0) if progress and end else None,
+                "lag_seconds": round((datetime.now(UTC) - through).total_seconds(), 1) if through else None,
+                "rows": progress.rows if progress else 0,
+                "batches": progress.batches if progress else 0,
+            }
+        )
+    through_of = {str(stream["source"]): stream["complete_through"] for stream in streams}
+    tables = [_table(state, through_of) for state in store.tables(destination=destination.name)]
+    return {"name": destination.name, "type": destination.type, "streams": streams, "tables": tables}
+
+
+def _table(state: TableState, through_of: dict[str, Any]) -> Document:
+    return {
+        "source": state.key.source,
+        "table": str(state.name),
+        "target": str(state.target),
+        "phase": state.phase.value,
+        "since": _time(state.since),
+        "rows": state.rows,
+        "complete_through": through_of.get(state.key.source) if state.phase.streams else None,
+        "waiting_from": str(state.position) if state.position else None,
+        "copy": _copy(state) if state.phase is Phase.DATA_SYNC else None,
+        "error": _error(state.error) if state.error else None,
+        "attempts": state.attempts,
+        "retry_at": _time(state.retry_at),
+    }
+
+
+def _copy(state: TableState) -> Document:
+    """How far a copy is, and how long it will take if it goes on as it did."""
+    seconds = (datetime.now(UTC) - state.since).total_seconds()
+    done, total = state.copied_bytes, state.total_bytes
+    left = seconds * (total - done) / done if done else None
+    return {
+        "bytes": done,
+        "total_bytes": total,
+        "seconds": round(seconds, 1),
+        "seconds_left": None if left is None else round(left, 1),
+    }
+
+
+def _error(error: PenstockError) -> Document:
+    return {
+        "kind": type(error).__name__,
+        "reason": error.reason,
+        "remedy": error.remedy,
+        "where": {key: str(value) for key, value in error.where.items()},
+    }
+
+
+def _time(at: datetime | None) -> str | None:
+    return at.astimezone(UTC).isoformat(timespec="milliseconds") if at else None

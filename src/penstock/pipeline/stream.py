@@ -1,0 +1,366 @@
+"""One source on its way to one destination: the query, its batches, and what happens between two of them.
+
+Everything here happens under one lock, in Spark's callback for a batch or in the pipeline's thread between
+two of them, so nothing races: a table is handed over, stopped, taken up again or follows a new schema only
+while the stream stands still at `position`.
+
+What a crash leaves, after each step of a batch:
+1. the destination has written it, and remembers so: it is written again and recognised there;
+   (a destination that does not remember gets it a second time)
+2. tables that failed are held and errored in the store: as it should be;
+   if the crash came before, the destination's own record of them says so at the next start;
+3. the consumer has moved on in the manifest: the batch is done.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.capture.process import Backoff
+from penstock.config import Config
+from penstock.config.models import DestinationConfig
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.protocol import TableChanges, Target
+from penstock.model import ZERO, Lsn, TableId
+from penstock.model.errors import PenstockError
+from penstock.model.phases import Phase
+from penstock.pipeline.changes import Changes
+from penstock.pipeline.evolution import CopyAnew, replaced
+from penstock.pipeline.feed import Feed, Found
+from penstock.pipeline.tables import Tables
+from penstock.pipeline.transform import Transforms
+from penstock.spark import ranges
+from penstock.spark.plan import Slice
+from penstock.state.store import Store, TableState
+
+TOLD = 5.0
+"""Seconds between two notes of an idle stream's progress."""
+
+
+class Stream:
+    def __init__(
+        self, config: Config, feed: Feed, target: Target, destination: DestinationConfig, store: Store
+    ) -> None:
+        self.feed = feed
+        self.target = target
+        self.config = destination
+        self.position = ZERO
+        self.error: PenstockError | None = None
+        self.stopping = threading.Event()
+        self._pipeline = config
+        self._store = store
+        self._manifest = feed.open()
+        self.tables = Tables(store, self._manifest, feed.name, destination)
+        self.changes = Changes(feed, self.tables, store, self._manifest)
+        self._lock = threading.Lock()
+        self._backoff = Backoff(config.retry.initial, config.retry.max)
+        self.transforms: Transforms
+        self._query: StreamingQuery | None = None
+        self._checkpoint = ""
+        self._told = 0.0
+        self._leaving: dict[TableId, Lsn] = {}
+        self._followed: dict[TableId, Lsn] = {}
+        """Up to where a table's schema was followed: older facts of the catalog say nothing new."""
+        self._seen: Found | None = None
+        self._log = structlog.get_logger("penstock.pipeline").bind(
+            source=feed.name, destination=destination.name
+        )
+
+    # Beginning and end
+
+    def start(self, spark: SparkSession) -> None:
+        """Find where the destination stands, settle what a crash left, and begin."""
+        name = self.config.name
+        self._manifest.register(name, self._manifest.position)
+        there = self.target.position(self.feed.name) or ZERO
+        self.position = max(self._manifest.consumers()[name], self._manifest.retired, there)
+        while self._manifest.position < self.position:  # the spool is younger than what was delivered
+            self.feed.look_after()
+            if self.stopping.wait(0.1):
+                return
+        self._reconcile()
+        self._look_at_tables(self.feed.found)
+        self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
+        control = self.config.batch_control or self._pipeline.batch_control
+        self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
+        spark.dataSource.register(ranges.Ranges)
+        self._query = (
+            spark.readStream.format(ranges.NAME)
+            .option("spool", str(self.feed.spec.spool.absolute()))
+            .option("start", str(self.position))
+            .option("maxRows", str(control.max_batch_rows))
+            .option("maxBytes", str(control.max_batch_bytes))
+            .load()
+            .writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", self._checkpoint)
+            .queryName(f"{self.feed.name} to {name}")
+            .trigger(processingTime=f"{int(control.interval * 1000)} milliseconds")
+            .start()
+        )
+
+    def stop(self) -> None:
+        """Finish the batch at hand, if the destination lets it be finished."""
+        self.stopping.set()
+        with self._lock:
+            pass
+        if self._query is not None:
+            self._query.stop()
+        self._manifest.close()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def check(self) -> None:
+        """Raise what ended the query, if something did."""
+        if self._query is not None and not self._query.isActive and not self.stopping.is_set():
+            raise self.error or PenstockError(
+                f"the query ended: {str(self._query.exception())[:500]}", destination=self.config.name
+            )
+
+    def _reconcile(self) -> None:
+        """Where the destination remembers, it knows better than the store what it has."""
+        recorded = self.target.recorded(self.feed.name)
+        for state in list(self.tables):
+            there = recorded.get(state.key.table)
+            if state.phase is Phase.DATA_SYNC:
+                self.tables.copy_anew(replace(state, phase=Phase.INIT), "the copy was interrupted")
+            elif state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy:
+                self.tables.streams(replace(state, version=there.version), "it had been handed over")
+            elif state.phase.streams and self.target.remembers:
+                if there is None:
+                    self.tables.copy_anew(state, "the destination does not know it any more")
+                elif there.position is not None and there.position < self.position:
+                    interrupted = PenstockError("the table stopped in a batch that was interrupted")
+                    self.tables.fail(replace(state, version=there.version), interrupted, there.position, 0)
+                else:
+                    self.tables.put(replace(state, version=there.version))
+
+    # A batch
+
+    def _batch(self, frame: DataFrame, _number: int) -> None:
+        """Called by Spark. What is raised here ends the query; `check` then tells of it."""
+        (row,) = frame.collect()
+        start, end = Lsn.parse(row["start"]), Lsn.parse(row["end"])
+        with self._lock:
+            try:
+                self._patiently(lambda: self._apply(start, end))
+                self._patiently(self.settle)
+            except Exception as error:
+                self._log.exception("a batch failed", start=str(start), end=str(end))
+                self.error = PenstockError(f"a batch failed: {error}", destination=self.config.name)
+                raise
+
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """Try until it is done: a destination that is down is waited for, and holds up nobody else.
+
+        Once the pipeline is asked to stop nothing more is begun. Spark may then take batches for done that
+        were not: it is not Spark that remembers.
+        """
+        while not self.stopping.is_set():
+            try:
+                work()
+            except PenstockError as error:
+                self._tell_waiting(error)
+                self.stopping.wait(self._backoff.pause())
+            else:
+                self._backoff.reset()
+                self.error = None
+                return
+
+    def _tell_waiting(self, error: PenstockError) -> None:
+        if str(error) != str(self.error):
+            self._log.warning("waiting", error=str(error))
+        self.error = error
+
+    def _apply(self, start: Lsn, end: Lsn) -> None:
+        begun = time.monotonic()
+        for table in self.changes.unknown(start, end):
+            self._take_in(table)
+        streaming = {state.key.table: state for state in self.tables if state.phase.streams}
+        chosen, after = [], []
+        for table, parts in self.changes.parts(start, end).items():
+            found = self._choose(streaming[table], parts, start) if table in streaming else None
+            if found is not None:
+                chosen.append(found[0])
+                after.append(found[1])
+        failed: dict[TableId, PenstockError] = {}
+        rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
+        complete = self.feed.complete_through(end)
+        if chosen:
+            batch = ChangeBatch(self.feed.name, start, end, tuple(chosen), complete)
+            failed = dict(self.target.write(batch))
+        for state in after:
+            error = failed.get(state.key.table)
+            if error is not None:
+                self.fail(streaming[state.key.table], error, start)
+            elif state != streaming[state.key.table]:
+                self.tables.put(state)
+                self._followed[state.key.table] = end
+        self._advance(end, complete, rows)
+        self.transforms.clean_up()
+        if chosen:
+            seconds = round(time.monotonic() - begun, 3)
+            self._log.debug("batch", rows=rows, tables=len(chosen), position=str(end), seconds=seconds)
+
+    def _choose(
+        self, state: TableState, parts: list[Slice], start: Lsn
+    ) -> tuple[TableChanges, TableState] | None:
+        """The changes of a table as it is delivered. Where there are none to be had the table stops here,
+        and that is stored before the batch is written: the destination will not know of it."""
+        try:
+            found = self.changes.of(state, parts, start)
+            if not isinstance(found, CopyAnew):
+                return self._transformed(found[0]), found[1]
+            self.tables.copy_anew(state, found.why)
+        except PenstockError as error:
+            if error.policy.scope != "table":
+                raise
+            self.fail(state, error, start)
+        return None
+
+    def _transformed(self, changes: TableChanges) -> TableChanges:
+        return self.transforms.changes(self.tables.rules(changes.delivery.table.name), changes)
+
+    def _advance(self, position: Lsn, complete: datetime | None, rows: int) -> None:
+        self._store.advance(self.feed.name, self.config.name, position, complete_through=complete, rows=rows)
+        self._manifest.advance(self.config.name, position)
+        self.position = position
+
+    def fail(self, state: TableState, error: PenstockError, position: Lsn | None) -> None:
+        self.tables.fail(state, error, position, self._retry_in(error, state.attempts))
+
+    def _retry_in(self, error: PenstockError, attempts: int) -> float | None:
+        retry = self._pipeline.retry
+        if not error.retry or attempts >= retry.attempts:
+            return None
+        return float(min(retry.initial * 2**attempts, retry.max))
+
+    # Between two batches
+
+    def tick(self) -> None:
+        """In the pipeline's thread, now and then: an idle stream has no batches to do these things after."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self.settle()
+        except PenstockError as error:
+            if not error.retry:
+                raise
+            self._tell_waiting(error)
+        finally:
+            self._lock.release()
+
+    def settle(self) -> None:
+        if self.feed.found is not self._seen:
+            self._look_at_tables(self.feed.found)
+        reached = self.reached()
+        now = datetime.now(UTC)
+        for state in list(self.tables):
+            if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
+                self._hand_over(state, reached)
+            elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
+                self._retry(state, reached)
+            elif state.phase.streams:
+                self._follow(state, reached)
+            if state.key.table in self._leaving and self._leaving[state.key.table] <= reached:
+                self._let_go(state)
+        if reached > self.position and time.monotonic() - self._told > TOLD:
+            self._told = time.monotonic()
+            complete = self.feed.complete_through(reached)
+            self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
+            self._store.advance(self.feed.name, self.config.name, reached, complete_through=complete, rows=0)
+            self._manifest.advance(self.config.name, reached)
+
+    def reached(self) -> Lsn:
+        """How far the stream is, counting what was captured and holds nothing for anybody."""
+        captured = self._manifest.position  # before looking: all that committed before it is visible
+        pending = self._manifest.next_position(self.position) > self.position
+        return self.position if pending else max(self.position, captured)
+
+    def _hand_over(self, state: TableState, reached: Lsn) -> None:
+        changes = self.changes.waiting(state, self.position)
+        if isinstance(changes, CopyAnew):
+            self.tables.copy_anew(state, changes.why)
+            return
+        waiting, after = changes
+        self.tables.put(replace(state, phase=Phase.CATCHUP))
+        assert state.copy is not None
+        self._guard(
+            state,
+            lambda: self.target.hand_over(state.copy or "", self._transformed(waiting), reached),
+            after,
+        )
+
+    def _retry(self, state: TableState, reached: Lsn) -> None:
+        """Take a table out of `errored`: it goes on where it stopped, or is copied anew."""
+        if state.position is None:
+            self.tables.copy_anew(state, "retried")
+            return
+        changes = self.changes.waiting(state, self.position)
+        if isinstance(changes, CopyAnew):
+            self.tables.copy_anew(state, changes.why)
+            return
+        waiting, after = changes
+        self._guard(state, lambda: self.target.catch_up(self._transformed(waiting), reached), after)
+
+    def _guard(self, state: TableState, work: Callable[[], None], after: TableState) -> None:
+        """Do something for one table: what goes wrong is that table's, unless it is the destination's."""
+        try:
+            work()
+        except PenstockError as error:
+            if error.policy.scope != "table":
+                self.tables.put(state)
+                raise
+            self.fail(state, error, state.position)
+        else:
+            self.tables.streams(after, "caught up")
+
+    def _follow(self, state: TableState, reached: Lsn) -> None:
+        """Follow what the catalog says where the stream has nothing to say, up to where it was read."""
+        facts = self.feed.found.tables.get(state.key.table)
+        if facts is None or not self._followed.get(state.key.table, ZERO) <= facts.lsn <= reached:
+            return
+        found = self.changes.described(state, facts, reached)
+        if found is None:
+            return
+        if isinstance(found, CopyAnew):
+            self.tables.copy_anew(state, found.why)
+            return
+        changes, after = found
+        self._guard(state, lambda: self.target.catch_up(self._transformed(changes), reached), after)
+
+    # Tables that come and go
+
+    def _look_at_tables(self, found: Found) -> None:
+        """Compare with the published tables: take in what is new, let go of what is gone."""
+        self._seen = found
+        known = {state.key.table: state for state in self.tables}
+        for table in found.tables.keys() - known.keys():
+            self.tables.add(found.tables[table], self.feed.fresh)
+        for table in known.keys() - found.tables.keys():
+            self._leaving.setdefault(table, found.lsn)
+        for table in known.keys() & found.tables.keys():
+            self._leaving.pop(table, None)
+            state = known[table]
+            if state.phase.streams and replaced(state.detail, found.tables[table]):
+                names = ", ".join(replaced(state.detail, found.tables[table]))
+                self.tables.copy_anew(state, f"columns were made anew: {names}")
+
+    def _take_in(self, table: TableId) -> None:
+        """A table of which changes come before it was found: it may have been published just now."""
+        found = self.feed.discover()
+        if table in found.tables and self.tables.get(table) is None:
+            self.tables.add(found.tables[table], fresh=False)
+
+    def _let_go(self, state: TableState) -> None:
+        self.target.forget(self.feed.name, state.key.table)
+        self.tables.remove(state)
+        self._leaving.pop(state.key.table)

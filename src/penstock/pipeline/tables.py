@@ -1,0 +1,143 @@
+"""The tables of one source on their way to one destination: their phases, and what the spool keeps for them.
+
+A table that does not stream (it is being copied, or it is errored) *holds* the spool: a consumer of its own,
+`<destination>/<table id>`, stands where its changes begin to wait, so that the stream itself can go on.
+The hold is registered before anybody relies on it and let go after nobody does any more; a crash in between
+leaves a hold that the next start finds by the phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from penstock.config.models import DestinationConfig, DestinationTable
+from penstock.config.tables import matches, parse_name
+from penstock.destinations.protocol import Delivery, Kind
+from penstock.model import Lsn, TableId, TableName, TableSchema
+from penstock.model.errors import PenstockError
+from penstock.model.phases import Phase
+from penstock.pipeline.facts import Facts
+from penstock.spool.manifest import Manifest
+from penstock.state.store import Store, TableKey, TableState
+
+AS_IS = DestinationTable()
+
+
+class Tables:
+    def __init__(self, store: Store, manifest: Manifest, source: str, config: DestinationConfig) -> None:
+        self._store = store
+        self._manifest = manifest
+        self._source = source
+        self._config = config
+        self._log = structlog.get_logger("penstock.pipeline").bind(source=source, destination=config.name)
+
+    def __iter__(self) -> Iterator[TableState]:
+        return iter(self._store.tables(self._source, self._config.name))
+
+    def get(self, table: TableId) -> TableState | None:
+        return self._store.table(TableKey(self._source, self._config.name, table))
+
+    # Phases
+
+    def add(self, facts: Facts, fresh: bool) -> TableState:
+        """A table that was not delivered yet. `fresh`: the spool has all of its changes from the first on."""
+        self.hold(facts.id)
+        state = TableState(
+            key=TableKey(self._source, self._config.name, facts.id),
+            name=facts.schema.name,
+            target=self.target_of(facts.schema.name),
+            phase=Phase.INIT,
+            since=datetime.now(UTC),
+            detail={"fresh": fresh},
+            total_bytes=facts.bytes,
+        )
+        self.put(state, "found")
+        return state
+
+    def copy_anew(self, state: TableState, why: str) -> None:
+        self.hold(state.key.table)
+        self.put(replace(state, phase=Phase.INIT, error=None, detail={"fresh": False}), why)
+
+    def fail(
+        self, state: TableState, error: PenstockError, position: Lsn | None, retry_in: float | None
+    ) -> None:
+        """The table stops here; its changes from `position` on wait (None: it was being copied)."""
+        if position is not None:
+            self._manifest.register(self._holder(state.key.table), position)
+        retry_at = None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
+        failed = replace(
+            state,
+            phase=Phase.ERRORED,
+            error=error.at(table=state.name),
+            attempts=state.attempts + 1,
+            position=position,
+            retry_at=retry_at,
+        )
+        self.put(failed, error.reason)
+
+    def streams(self, state: TableState, why: str) -> None:
+        """From here on its changes come with the stream."""
+        ready = replace(
+            state, position=None, snapshot=None, snapshot_lsn=None, error=None, attempts=0, retry_at=None
+        )
+        self.put(replace(ready, phase=Phase.READY), why)
+        self.release(state.key.table)
+
+    def put(self, state: TableState, why: str = "") -> None:
+        known = self._store.table(state.key)
+        if known is None or known.phase is not state.phase:
+            state = replace(state, since=datetime.now(UTC))
+            tell = self._log.warning if state.phase is Phase.ERRORED else self._log.info
+            tell(f"table {state.phase.value}", table=str(state.name), why=str(state.error or why))
+        self._store.put(state, why)
+
+    def remove(self, state: TableState) -> None:
+        """It is no longer published: what is known of it goes, its data stays."""
+        self._log.info("table left", table=str(state.name))
+        self._store.remove(state.key)
+        self.release(state.key.table)
+
+    # Holds
+
+    def hold(self, table: TableId) -> Lsn:
+        """Keep the table's changes from as early on as the spool has them; where that is."""
+        holder = self._holder(table)
+        while True:
+            self._manifest.register(holder, self._manifest.retired)
+            held = self._manifest.consumers()[holder]
+            if held >= self._manifest.retired:
+                return held
+            self._manifest.forget(holder)  # removed while it was being registered
+
+    def release(self, table: TableId) -> None:
+        self._manifest.forget(self._holder(table))
+
+    def _holder(self, table: TableId) -> str:
+        return f"{self._config.name}/{table}"
+
+    # How they arrive
+
+    def rules(self, name: TableName) -> DestinationTable:
+        """The first entry of `destinations[].tables` that the table matches."""
+        return next((rule for glob, rule in self._config.tables.items() if matches(glob, name)), AS_IS)
+
+    def target_of(self, name: TableName) -> TableName:
+        target = self.rules(name).target
+        if target is not None:
+            return parse_name(target)
+        schema = self._config.options.get("schema")
+        return TableName(schema, name.name) if schema else name
+
+    def delivery(self, schema: TableSchema, detail: Mapping[str, Any]) -> Delivery:
+        return Delivery(
+            source=self._source,
+            table=schema,
+            target=self.target_of(schema.name),
+            kind=Kind(self.rules(schema.name).kind),
+            primary_key=tuple(detail.get("primary_key", ())),
+        )

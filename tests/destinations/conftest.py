@@ -1,0 +1,28 @@
+"""A destination database, and changes made by hand for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.spark.session import session
+from tests.bed import Database
+from tests.destinations.given import Given
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    made = session("local[2]", {"spark.driver.memory": "768m"}, "penstock tests")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def given(spark: SparkSession, database: Database, tmp_path: Path) -> Iterator[Given]:
+    """A stream of changes made by hand, and the PostgreSQL destination that it goes to."""
+    made = Given(spark, database, tmp_path)
+    yield made
+    made.close()

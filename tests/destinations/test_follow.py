@@ -1,0 +1,111 @@
+"""Schema changes of the source, followed at the destination between the rows before and those after."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.destinations.protocol import Kind, SchemaChange
+from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
+from penstock.model.errors import TargetUnfit
+from tests.bed import Database
+from tests.destinations.given import Given
+from tests.spark.made import USERS, column_type, table
+
+VARCHAR = ColumnType(1043, "varchar", 24)
+
+
+def columns(database: Database, name: str) -> list[tuple[Any, ...]]:
+    return database.query(
+        "select attname, format_type(atttypid, atttypmod) from pg_attribute"
+        " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
+        name,
+    )
+
+
+def test_every_sort_of_change_in_one_batch(given: Given, database: Database) -> None:
+    first = table(1, "public.users", {"id": "int4", "a": "text", "b": "text", "gone": "text"})
+    given.deliver(first)
+    target = given.target()
+    given.spool.insert(first, ("1", "is a", "is b", "x"), ("2", None, "b", "y")).commit()
+    swapped = table(1, "public.users", {"id": "int4", "b": "text", "a": "text", "new": "int4"}, 2)
+    given.evolve(
+        swapped,
+        SchemaChange(added=((swapped.columns[3], "7"),), dropped=("gone",), renamed=(("a", "b"), ("b", "a"))),
+    )
+    given.spool.insert(swapped, ("3", "B", "A", None)).update(swapped, ("2", "new b", "new a", "8")).commit()
+    wider = table(1, "public.renamed", {"id": "int8", "b": VARCHAR, "a": "text", "new": "int4"}, 3)
+    change = SchemaChange(retyped=wider.columns[:2], target=TableName("app", "users"))
+    given.evolve(wider, change, target=TableName("else", "renamed"))
+    given.deliveries[first.id] = replace(given.deliveries[first.id], target=TableName("app", "users"))
+    end = given.spool.insert(wider, ("5000000000", "b", "a", "1")).commit()
+    batch = given.batch(end)
+    (changes,) = batch.tables
+    last = replace(changes.runs[-1].delivery, target=TableName("else", "renamed"))
+    changes = replace(changes, runs=(*changes.runs[:-1], replace(changes.runs[-1], delivery=last)))
+    assert target.write(replace(batch, tables=(changes,))) == []
+    assert target.write(replace(batch, tables=(changes,))) == []
+    assert columns(database, '"else".renamed') == [
+        ("id", "bigint"), ("b", "character varying(20)"), ("a", "text"), ("new", "integer"),
+    ]  # fmt: skip
+    assert database.query('select id, a, b, new from "else".renamed order by id') == [
+        (1, "is b", "is a", 7), (2, "new a", "new b", 8), (3, "A", "B", None), (5000000000, "a", "b", 1),
+    ]  # fmt: skip
+    assert database.query("select to_regclass('app.users')") == [(None,)]
+    assert target.recorded("eu")[first.id].version == 3
+    given.start = end
+
+
+def test_another_key_becomes_the_primary_key(given: Given, database: Database) -> None:
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None), ("2", "b", None))
+    assert given.write(target, given.spool.commit()) == []
+    by_name = table(1, "public.users", {"id": "int4", "name": "text", "score": "numeric"}, 2, key=("name",))
+    given.evolve(by_name, SchemaChange())
+    given.spool.update(by_name, (None, "a", "5")).insert(by_name, ("2", "c", None))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select id, name, score::int from app.users order by name") == [
+        (None, "a", 5), (2, "b", None), (2, "c", None),
+    ]  # fmt: skip
+    none = replace(by_name, version=3, identity=ReplicaIdentity.FULL)
+    none = replace(none, columns=tuple(replace(column, key=True) for column in none.columns))
+    given.evolve(none, SchemaChange())
+    given.spool.insert(none, ("2", "c", None), ("3", None, None))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select count(*) from app.users") == [(5,)]
+
+
+def test_in_a_history_every_version_has_the_new_column(given: Given, database: Database) -> None:
+    given.deliver(USERS, kind=Kind.HISTORY)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None)).commit()
+    given.spool.update(USERS, ("1", "b", None)).commit()
+    more = replace(USERS, version=2, columns=(*USERS.columns, Column("more", column_type("text"))))
+    given.evolve(more, SchemaChange(added=((more.columns[3], "it's"),)))
+    given.spool.update(more, ("1", "c", None, "own"))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select name, more from app.users order by kvsz_start") == [
+        ("a", "it's"), ("b", "it's"), ("c", "own"),
+    ]  # fmt: skip
+
+
+def test_a_change_that_cannot_be_followed_stops_the_table_with_the_reason(
+    given: Given, database: Database
+) -> None:
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None))
+    assert given.write(target, given.spool.commit()) == []
+    database.execute("create view app.names as select name from app.users")
+    less = replace(USERS, version=2, columns=(USERS.columns[0], USERS.columns[2]))
+    given.evolve(less, SchemaChange(dropped=("name",)))
+    given.spool.insert(less, ("2", None))
+    begun, end = given.start, given.spool.commit()
+    [(_, error)] = given.write(target, end)
+    assert isinstance(error, TargetUnfit)
+    assert "view app.names depends on column name" in error.reason
+    database.execute("drop view app.names")
+    target.catch_up(given.changes(USERS.id, begun, end), end)
+    assert columns(database, "app.users") == [("id", "integer"), ("score", "numeric(10,2)")]
+    assert database.query("select count(*) from app.users") == [(2,)]

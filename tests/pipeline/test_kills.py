@@ -1,0 +1,147 @@
+"""Whatever is killed on the way, source and destination end up equal.
+
+Killed, at random: the capture, the driver with everything that hangs on it, the Python workers (and, on a
+cluster, the executors), the source's server, the destination's. The workload goes on all the while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+
+from penstock.embedded.postgres import PostgresServer
+from tests.bed import Database, fresh_database, started_server
+from tests.pipeline.running import configuration, difference, to_postgres
+from tests.scenario import Workload
+
+RUN = [sys.executable, "-c", "from penstock.cli import main; main()", "run"]
+
+
+@pytest.fixture
+def far_server(server: PostgresServer) -> Iterator[PostgresServer]:
+    """A second server for this test alone."""
+    own = started_server(server.bin)
+    yield own
+    own.remove()
+
+
+@pytest.fixture
+def far_database(far_server: PostgresServer) -> Iterator[Database]:
+    yield from fresh_database(far_server)
+
+
+class Supervised:
+    """`penstock run`, started again when we killed it; that it ends by itself is a failure."""
+
+    def __init__(self, file: Path) -> None:
+        self._command = [*RUN, str(file), "--verbose"]
+        self._log = file.with_suffix(".log").open("ab")
+        self._file = file
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=subprocess.STDOUT)
+
+    def check(self) -> None:
+        if self._process.poll() is not None:
+            said = self._file.with_suffix(".log").read_text(errors="replace")[-6000:]
+            pytest.fail(f"the pipeline ended by itself with {self._process.returncode}:\n{said}")
+
+    def children(self, *words: str) -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if any(word in " ".join(child.cmdline()) for word in words):
+                    found.append(child)
+        return found
+
+    def kill_child(self, *words: str) -> bool:
+        found = self.children(*words)
+        for child in found[-1:]:
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        return bool(found)
+
+    def kill(self) -> bool:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        self.start()
+        return True
+
+    def stop(self) -> int:
+        self._process.terminate()
+        try:
+            code = self._process.wait(60)
+        finally:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._log.close()
+        return code
+
+
+def crash(server: PostgresServer) -> bool:
+    server.kill()
+    server.start()
+    return True
+
+
+def run_through_kills(
+    source: Database, destination: Database, folder: Path, kills: int, **sections: object
+) -> Counter[str]:
+    random = Random(os.environ.get("PENSTOCK_TEST_SEED") or time.time_ns())
+    workload = Workload(source, seed=random.randrange(1 << 30)).create()
+    workload.run(50)
+    replication = {"publication_name": "scenario", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+    file = configuration(folder, source, to_postgres(destination), sources=sources, **sections)
+    pipeline = Supervised(file)
+    victims: dict[str, Callable[[], bool]] = {
+        "capture": lambda: pipeline.kill_child("penstock.capture"),
+        "driver": pipeline.kill,
+        "worker": lambda: pipeline.kill_child("spark.daemon"),
+        "executor": lambda: pipeline.kill_child("CoarseGrainedExecutorBackend"),
+        "source": lambda: crash(source.server),
+        "destination": lambda: crash(destination.server),
+    }
+    done: Counter[str] = Counter()
+    try:
+        with workload.running(writers=2):
+            while done.total() < kills:
+                time.sleep(random.uniform(1, 6))
+                pipeline.check()
+                victim = random.choice(list(victims))
+                if victims[victim]():
+                    done[victim] += 1
+        end = time.monotonic() + 180
+        while told := difference(source, destination, workload.tables):
+            pipeline.check()
+            assert time.monotonic() < end, told
+            time.sleep(0.5)
+    finally:
+        code = pipeline.stop()
+    assert code == 0
+    return done
+
+
+def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
+    assert run_through_kills(own_database, far_database, tmp_path, kills=6).total() == 6
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_fifty_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
+    spark = {"master": "local-cluster[2,1,1024]"}
+    done = run_through_kills(own_database, far_database, tmp_path, kills=50, spark=spark)
+    assert done.total() == 50
+    assert len(done) == 6
