@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pkgutil
+import signal
 import sys
 from importlib import import_module
 
@@ -12,7 +13,10 @@ from rich.console import Console
 import bench
 from bench.report import show, to_json
 
-NOT_BENCHMARKS = {"report", "__main__"}
+NOT_BENCHMARKS = {
+    "__main__", "jdbc", "pipeline", "report", "rows", "servers", "subscription", "turns", "usage",
+}  # fmt: skip
+"""What benchmarks have in common."""
 
 
 def names() -> list[str]:
@@ -40,4 +44,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and pipelines are taken down
     sys.exit(main(sys.argv[1:]))

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 ROUNDS = 3
 Side = Callable[[], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,13 @@ class Case:
     peak_memory_mb: float
     """Of our side."""
     against: str
+    notes: tuple[str, ...] = ()
+    """What else there is to know, such as where the time went: lines below the table."""
 
     @property
     def less_is_better(self) -> bool:
-        return self.unit in ("s", "ms")
+        """Units of time: `s`, `ms`, `s CPU/min`."""
+        return self.unit.split(" ")[0] in ("s", "ms")
 
 
 def compare(
@@ -52,14 +57,26 @@ def compare(
 
     `memory` tells the peak of our last run where that was in another process than this.
     """
-    our_figures, their_figures, peak = [], [], 0.0
-    for _ in range(ROUNDS):
+    peak = 0.0
+
+    def measured() -> float:
+        nonlocal peak
         reset_peak_memory()
-        our_figures.append(ours())
+        figure = ours()
         peak = max(peak, memory())
-        their_figures.append(theirs())
-    mine, other = median(our_figures), median(their_figures)
+        return figure
+
+    mine, other = map(median, alternate(measured, theirs))
     return Case(case, mine, other, unit, mine / other, round(peak, 1), against)
+
+
+def alternate(*sides: Callable[[], T]) -> list[list[T]]:
+    """Run the sides in turn; for each what its runs returned."""
+    results: list[list[T]] = [[] for _ in sides]
+    for _ in range(ROUNDS):
+        for side, returned in zip(sides, results, strict=True):
+            returned.append(side())
+    return results
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
@@ -87,20 +104,29 @@ def peak_memory_mb() -> float:
 
 
 def show(name: str, title: str, cases: Iterable[Case], console: Console) -> list[Case]:
-    """Print the table of a benchmark, and return its cases."""
-    table = Table(title=f"{name}: {title}", title_justify="left")
+    """Print the table of a benchmark, and return its cases. If one fails, those before it are still shown."""
+    done: list[Case] = []
+    try:
+        done.extend(cases)
+    finally:
+        console.print(_table(f"{name}: {title}", done))
+        for case in done:
+            for note in case.notes:
+                console.print(f"{case.case}: {note}", markup=False, highlight=False, soft_wrap=True)
+    return done
+
+
+def _table(title: str, cases: Iterable[Case]) -> Table:
+    table = Table(title=title, title_justify="left")
     for heading in ("case", "ours", "theirs", "unit", "ours / theirs", "our peak MB", "against"):
         table.add_column(heading, justify="left" if heading in ("case", "unit", "against") else "right")
-    done = []
     for case in cases:
-        done.append(case)
         ratio = f"{case.ratio:.2f}{' (less is better)' if case.less_is_better else ''}"
         table.add_row(
             case.case, _figure(case.ours), _figure(case.theirs), case.unit, ratio,
             f"{case.peak_memory_mb:.0f}", case.against,
         )  # fmt: skip
-    console.print(table)
-    return done
+    return table
 
 
 def to_json(name: str, cases: Iterable[Case]) -> str:

@@ -13,7 +13,11 @@ import typer
 from penstock import __version__
 from penstock.cli.check import check
 from penstock.cli.demo import demo
+from penstock.cli.retry import retry
+from penstock.cli.run import run
+from penstock.cli.status import status
 from penstock.cli.tail import tail
+from penstock.cli.teardown import teardown
 from penstock.model.errors import ConfigError, PenstockError
 
 app = typer.Typer(
@@ -23,7 +27,11 @@ app = typer.Typer(
 # Every command of the program:
 app.command()(demo)
 app.command()(check)
+app.command()(run)
+app.command()(status)
+app.command()(retry)
 app.command()(tail)
+app.command()(teardown)
 
 
 def _version(wanted: bool) -> None:

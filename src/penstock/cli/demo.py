@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,19 +17,28 @@ if TYPE_CHECKING:
     from penstock.demo.run import Progress, Verdict
 
 
+class To(StrEnum):
+    POSTGRES = "postgres"
+
+
 def demo(
     seconds: Annotated[float, typer.Option(min=1, help="How long the shop trades.")] = 20,
     rows: Annotated[int, typer.Option(min=1, help="Rows that the shop begins with.")] = 10_000,
     keep: Annotated[
         Path | None, typer.Option(help="Keep everything in this folder, to look at it afterwards.")
     ] = None,
+    to: Annotated[
+        To | None, typer.Option(help="Deliver it there, by a whole pipeline; without it: a Spark stream.")
+    ] = None,
 ) -> None:
-    """Follow a live shop through Spark, then prove that source and stream are equal.
+    """Follow a live shop through Spark, then prove that source and stream, or destination, are equal.
 
-    Example: penstock demo --seconds 60 --keep /tmp/shop
+    Example: penstock demo --to postgres --seconds 60 --keep /tmp/shop
     """
+    from penstock.demo.delivery import DeliveryDemo
     from penstock.demo.run import Demo
 
+    end = "destination" if to else "stream"
     console = Console(highlight=False)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise typer.BadParameter(f"{keep} is not empty")
@@ -35,21 +46,24 @@ def demo(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     try:
-        running = Demo(folder, lambda text: console.print(f"[dim]{text} …[/]"))
+        kind = DeliveryDemo if to else Demo
+        running = kind(folder, lambda text: console.print(f"[dim]{text} …[/]"))
         seen: list[Progress] = []
         with console.status("") as status:
 
             def show(progress: Progress) -> None:
                 if not seen:
                     console.print(
-                        f"The shop trades. In another terminal: penstock tail {running.file}", soft_wrap=True
+                        "The shop trades. In another terminal: "
+                        f"penstock {'status' if to else 'tail'} {running.file}",
+                        soft_wrap=True,
                     )
                 seen.append(progress)
                 status.update(_line(progress))
 
             verdicts = running.run(seconds, rows, show)
         console.print(_line(seen[-1]), soft_wrap=True)
-        equal = _report(console, verdicts, running.problems)
+        equal = _report(console, verdicts, running.problems, end)
         if keep is not None:
             console.print(f"Everything is in {folder}")
     finally:
@@ -62,12 +76,15 @@ def _line(progress: Progress) -> str:
     return (
         f"{progress.seconds:4.0f} s  {progress.transactions:,} transactions  "
         f"{progress.changes:,} changes in {progress.batches:,} batches  "
-        f"last batch {progress.batch_ms} ms  {progress.behind_bytes:,} bytes behind"
+        + (f"last batch {progress.batch_ms} ms  " if progress.batch_ms else "")
+        + f"{progress.behind_bytes:,} bytes behind"
     )
 
 
-def _report(console: Console, verdicts: list[Verdict], problems: list[str]) -> bool:
-    table = Table("table", "rows", "source", "stream", "")
+def _report(
+    console: Console, verdicts: list[Verdict], problems: Sequence[str], end: str = "stream"
+) -> bool:
+    table = Table("table", "rows", "source", end, "")
     for verdict in verdicts:
         sums = (
             f"{verdict.source.total & (1 << 64) - 1:016x}",
@@ -84,6 +101,6 @@ def _report(console: Console, verdicts: list[Verdict], problems: list[str]) -> b
         console.print(f"[red]{problem}[/]")
     equal = all(verdict.equal for verdict in verdicts) and not problems
     console.print(
-        "[green]Source and stream are equal.[/]" if equal else "[red]Source and stream are NOT equal.[/]"
+        f"[green]Source and {end} are equal.[/]" if equal else f"[red]Source and {end} are NOT equal.[/]"
     )
     return equal

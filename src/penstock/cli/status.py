@@ -1,0 +1,98 @@
+"""`penstock status`: sources, slots, lag, and every table with its phase."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+COLOURS = {"ready": "green", "errored": "red"}
+
+
+def status(
+    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show what the pipeline is doing, or where it stopped.
+
+    Example: penstock status shop.yaml --json | jq '.destinations[].tables[] | select(.error)'
+    """
+    from penstock.config import load
+    from penstock.pipeline.status import collect
+
+    found = collect(load(config))
+    if as_json:
+        print(json.dumps(found))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    running = found["running"]
+    console.print(f"[bold]{found['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
+    for source in found["sources"]:
+        _show_source(console, source)
+    for destination in found["destinations"]:
+        _show_destination(console, destination)
+
+
+def _show_source(console: Console, source: dict[str, Any]) -> None:
+    capture = source["capture"]
+    if source["error"]:
+        console.print(f"source {source['name']}: [red]{_sentence(source['error'])}[/]")
+        return
+    console.print(
+        f"source {source['name']}: slot {source['slot']} {source['slot_state']}, "
+        f"{_size(source['behind_bytes'])} behind, {_size(source['retained_bytes'])} of WAL kept; "
+        f"capture {capture['state']}, {_size(capture['spooled_bytes'])} in the spool"
+    )
+    if capture["error"]:
+        console.print(f"  [red]{_sentence(capture['error'])}[/]")
+
+
+def _show_destination(console: Console, destination: dict[str, Any]) -> None:
+    for stream in destination["streams"]:
+        seconds = stream["lag_seconds"]
+        console.print(
+            f"destination {destination['name']} from {stream['source']}: "
+            + (f"{_size(stream['lag_bytes'])} behind, " if stream["lag_bytes"] is not None else "")
+            + (f"complete through {stream['complete_through']} ({seconds} s ago), " if seconds else "")
+            + f"{stream['rows']:,} changes in {stream['batches']:,} batches"
+        )
+    table = Table("table", "target", "phase", "since", "copied rows", "")
+    for state in destination["tables"]:
+        phase = state["phase"]
+        table.add_row(
+            f"{state['source']}: {state['table']}",
+            state["target"],
+            f"[{COLOURS.get(phase, 'yellow')}]{phase}[/]",
+            state["since"][:19],
+            f"{state['rows']:,}",
+            _copying(state["copy"]) if state["copy"] else "",
+        )
+    console.print(table)
+    for state in destination["tables"]:
+        if state["error"]:
+            again = f" Tried again at {state['retry_at']}." if state["retry_at"] else ""
+            console.print(f"[red]{state['table']}: {_sentence(state['error'])}{again}[/]")
+
+
+def _copying(copy: dict[str, Any]) -> str:
+    left = f", {copy['seconds_left']:.0f} s left" if copy["seconds_left"] is not None else ""
+    return f"{_size(copy['bytes'])} of {_size(copy['total_bytes'])}{left}"
+
+
+def _sentence(error: dict[str, Any]) -> str:
+    place = ", ".join(f"{key} {value}" for key, value in error["where"].items())
+    return f"{error['reason']}{f' ({place})' if place else ''}. {error['remedy']}"
+
+
+def _size(count: int | None) -> str:
+    if count is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count = count / 1000  # type: ignore[assignment]
+    return ""

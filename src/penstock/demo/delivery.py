@@ -1,0 +1,133 @@
+"""The demo of a whole pipeline: a shop under load, delivered to a second PostgreSQL, compared at the end.
+
+The shop has its rows before the pipeline starts, and goes on trading while they are copied.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.capture.heartbeat import mark
+from penstock.config import Config, load
+from penstock.demo import shop
+from penstock.demo.proof import checksums
+from penstock.demo.run import Progress, Verdict
+from penstock.embedded.postgres import PostgresServer
+from penstock.model import Lsn
+from penstock.pipeline.run import Pipeline
+from penstock.pipeline.status import Document, collect
+from penstock.postgres.connection import connect
+
+_CONFIG = """\
+# The demo's pipeline. While it runs: penstock status {file}
+pipeline: demo
+sources:
+  - name: shop
+    dsn: {source}
+    tables: {{include: ["public.*"]}}
+destinations:
+  - name: warehouse
+    type: postgres
+    dsn: {destination}
+batch_control: {{interval: 200ms}}
+spool: {{path: {folder}/spool}}
+state: {{url: "sqlite:///{folder}/state.db"}}
+"""
+
+
+class DeliveryDemo:
+    problems: tuple[str, ...] = ()
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self.folder = folder.absolute()
+        self.file = self.folder / "shop.yaml"
+        self._tell = tell
+        self._source = PostgresServer(self.folder / "postgres")
+        self._destination = PostgresServer(self.folder / "warehouse")
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
+        self._tell("Starting two PostgreSQL servers")
+        self._source.start()
+        self._destination.start()
+        try:
+            config = self._configure()
+            with connect(config.sources[0].conninfo()) as connection:
+                shop.create(connection)
+                shop.seed(connection, rows)
+            self._tell("Starting the pipeline")
+            thread = threading.Thread(target=self._deliver, args=(config,))
+            thread.start()
+            try:
+                self._trade(config, seconds, show)
+            finally:
+                self._stop.set()
+                thread.join()
+            self._tell("Comparing source and destination")
+            return self._compare(config)
+        finally:
+            self._source.stop()
+            self._destination.stop()
+
+    def _configure(self) -> Config:
+        dsn = "postgresql://postgres@127.0.0.1:{}/postgres"
+        text = _CONFIG.format(
+            file=self.file,
+            folder=self.folder,
+            source=dsn.format(self._source.port),
+            destination=dsn.format(self._destination.port),
+        )
+        self.file.write_text(text)
+        return load(self.file)
+
+    def _deliver(self, config: Config) -> None:
+        try:
+            Pipeline(config, self._stop).run()
+        except BaseException as error:
+            self._error = error
+
+    def _trade(self, config: Config, seconds: float, show: Callable[[Progress], None]) -> None:
+        load = shop.Load(config.sources[0].conninfo(), rate=200)
+        load.start()
+        begin, end = time.monotonic(), None
+        while end is None or not self._delivered(collect(config), end):
+            if self._error is not None:
+                load.stop()
+                raise self._error
+            time.sleep(0.25)
+            spent = time.monotonic() - begin
+            status = collect(config)
+            ready = [table["phase"] == "ready" for table in status["destinations"][0]["tables"]]
+            show(_progress(status, load, spent))
+            if end is None and spent >= seconds and ready and all(ready):
+                load.stop()
+                with connect(config.sources[0].conninfo()) as connection:
+                    end = mark(connection)
+
+    def _delivered(self, status: Document, end: Lsn) -> bool:
+        position = status["destinations"][0]["streams"][0]["position"]
+        return position is not None and Lsn.parse(position) > end
+
+    def _compare(self, config: Config) -> list[Verdict]:
+        with (
+            connect(config.sources[0].conninfo()) as source,
+            connect(self._destination.dsn()) as destination,
+        ):
+            there, here = checksums(source, shop.TABLES), checksums(destination, shop.TABLES)
+        return [Verdict(table, there[table], here[table]) for table in shop.TABLES]
+
+
+def _progress(status: Document, load: shop.Load, seconds: float) -> Progress:
+    stream = status["destinations"][0]["streams"][0]
+    return Progress(
+        seconds=seconds,
+        transactions=sum(load.done.values()),
+        changes=stream["rows"],
+        batches=stream["batches"],
+        batch_ms=0,
+        behind_bytes=stream["lag_bytes"] or 0,
+    )
