@@ -67,12 +67,14 @@ def write_somehow(target: PostgresTarget, batch: ChangeBatch, chance: float, wri
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("consistency", ["batch", "table"])
+@pytest.mark.parametrize(
+    ("write", "consistency"),
+    [(by_spark, "batch"), (by_spark, "table"), (staged, "batch")],
+    indirect=["write"],
+)
 def test_a_clone_holds_the_same_rows_after_every_batch(
     given: Given, database: Database, seed: int, consistency: str, write: Write
 ) -> None:
-    if consistency == "table" and write is staged:
-        pytest.skip("staging does not depend on it")
     given.deliver(KEYED, WHOLE)
     target = given.target(consistency=consistency)
     model = Model(given.spool, seed)

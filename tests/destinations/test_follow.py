@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.destinations.protocol import Kind, SchemaChange
+from penstock.destinations.protocol import Kind, Run, SchemaChange, TableChanges
 from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
 from penstock.model.errors import TargetUnfit
+from penstock.model.visibility import Visibility
 from tests.bed import Database
 from tests.destinations.given import Given
 from tests.spark.made import USERS, column_type, table
@@ -109,3 +110,55 @@ def test_a_change_that_cannot_be_followed_stops_the_table_with_the_reason(
     target.catch_up(given.changes(USERS.id, begun, end), end)
     assert columns(database, "app.users") == [("id", "integer"), ("score", "numeric(10,2)")]
     assert database.query("select count(*) from app.users") == [(2,)]
+
+
+def test_a_change_that_the_catalog_tells_is_followed_once(given: Given, database: Database) -> None:
+    """Without a row, under a version below those of the stream, at the position where the stream stands."""
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None))
+    assert given.write(target, given.spool.commit()) == []
+    more = replace(USERS, version=-2, columns=(*USERS.columns, Column("more", column_type("text"))))
+    run = Run(
+        replace(given.deliveries[USERS.id], table=more), (), SchemaChange(added=((more.columns[3], "x"),))
+    )
+    changes = TableChanges((run,), given.start)
+    target.catch_up(changes, given.start)
+    database.execute("update app.users set more = 'changed since'")
+    target.catch_up(changes, given.start)
+    assert database.query("select name, more from app.users") == [("a", "changed since")]
+    assert target.recorded("eu")[USERS.id].version == -2
+
+
+def test_a_batch_that_begins_before_a_change_already_followed(given: Given, database: Database) -> None:
+    """It is cut differently after a restart: what was followed is not followed again."""
+    given.deliver(USERS)
+    target = given.target()
+    start = given.start
+    given.spool.insert(USERS, ("1", "a", None)).commit()
+    more = replace(USERS, version=2, columns=(*USERS.columns, Column("more", column_type("text"))))
+    given.evolve(more, SchemaChange(added=((more.columns[3], "x"),)))
+    given.spool.update(more, ("1", "b", None, "own"))
+    assert given.write(target, given.spool.commit()) == []
+    given.spool.insert(more, ("2", "c", None, "own"))
+    assert target.write(given.batch(given.spool.commit(), start)) == []
+    assert database.query("select name, more from app.users order by id") == [("b", "own"), ("c", "own")]
+
+
+def test_changes_that_a_copy_holds_are_not_followed_in_it(given: Given, database: Database) -> None:
+    """The copy has the column already; the rows before that are all visible in its snapshot."""
+    given.deliver(USERS)
+    given.spool.insert(USERS, ("1", "a", None)).commit()
+    more = replace(USERS, version=2, columns=(*USERS.columns, Column("more", column_type("text"))))
+    given.evolve(more, SchemaChange(added=((more.columns[3], "x"),)))
+    end = given.spool.insert(more, ("2", "b", None, "own")).commit()
+    database.execute(
+        "create table users (id int primary key, name text, score numeric(10, 2), more text)",
+        "insert into users values (1, 'a', null, 'copied')",
+    )
+    given.deliveries[USERS.id] = replace(given.deliveries[USERS.id], table=replace(more, version=-1))
+    target = given.target()
+    given.copy(target, database, USERS.id)
+    seen = Visibility(0x1100, 0x1100)  # transactions of made spools have their commit's position as id
+    target.hand_over("first", given.changes(USERS.id, given.start, end, seen), end)
+    assert database.query("select id, more from app.users order by id") == [(1, "copied"), (2, "own")]

@@ -167,3 +167,18 @@ def test_a_destination_that_is_gone_stops_the_whole(given: Given, own_database: 
     assert target.position("eu") == begun
     assert given.write(target, end) == []
     assert target.position("eu") == end
+
+
+def test_a_table_whose_first_row_was_refused_is_made_when_it_is_caught_up(
+    given: Given, database: Database
+) -> None:
+    given.deliver(USERS)
+    target = given.target()
+    start = given.start
+    given.spool.update(USERS, ("1", "x", None), unchanged=[2])
+    only(given.write(target, given.spool.commit()), USERS)
+    assert database.query("select to_regclass('app.users')") == [(None,)]
+    end = given.spool.truncate(USERS).insert(USERS, ("2", "y", None)).commit()
+    target.catch_up(given.changes(USERS.id, given.start, end), end)
+    assert names(database) == [(2, "y")]
+    assert start < given.start

@@ -25,6 +25,7 @@ from tests.bed import Database, fresh_database, started_server
 from tests.pipeline.running import configuration, difference, to_postgres
 from tests.scenario import Workload
 
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 RUN = [sys.executable, "-c", "from penstock.cli import main; main()", "run"]
 
 
@@ -62,7 +63,8 @@ class Supervised:
         found = []
         for child in psutil.Process(self._process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if any(word in " ".join(child.cmdline()) for word in words):
+                command = child.cmdline()
+                if any(word in command for word in words):
                     found.append(child)
         return found
 
@@ -109,8 +111,8 @@ def run_through_kills(
     victims: dict[str, Callable[[], bool]] = {
         "capture": lambda: pipeline.kill_child("penstock.capture"),
         "driver": pipeline.kill,
-        "worker": lambda: pipeline.kill_child("spark.daemon"),
-        "executor": lambda: pipeline.kill_child("CoarseGrainedExecutorBackend"),
+        "worker": lambda: pipeline.kill_child("penstock.spark.daemon", "pyspark.daemon"),
+        "executor": lambda: pipeline.kill_child(EXECUTOR),
         "source": lambda: crash(source.server),
         "destination": lambda: crash(destination.server),
     }

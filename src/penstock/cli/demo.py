@@ -81,9 +81,7 @@ def _line(progress: Progress) -> str:
     )
 
 
-def _report(
-    console: Console, verdicts: list[Verdict], problems: Sequence[str], end: str = "stream"
-) -> bool:
+def _report(console: Console, verdicts: list[Verdict], problems: Sequence[str], end: str = "stream") -> bool:
     table = Table("table", "rows", "source", end, "")
     for verdict in verdicts:
         sums = (

@@ -115,6 +115,8 @@ class Recorded:
     """The version of its schema that was followed last."""
     position: Lsn | None
     """All changes before it are there; None: as far as the stream."""
+    error: PenstockError | None = None
+    """Why it stopped at its position, if it did."""
 
 
 @dataclass(frozen=True, slots=True)

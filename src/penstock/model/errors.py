@@ -192,6 +192,10 @@ class ServerMissing(PenstockError):
     """The embedded PostgreSQL is not there or does not start."""
 
 
+class EngineLost(PenstockError):
+    """Spark's JVM has ended, or does not start."""
+
+
 class JavaMissing(PenstockError):
     """No Java runtime for Spark."""
 
@@ -285,6 +289,12 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.SOURCE, True, "Nothing is lost: it is tried again. Mend the destination's code, or its input"
     ),
     ServerMissing: Policy(Scope.RUN, False, "Install it: `pip install 'penstock[embedded]'`"),
+    EngineLost: Policy(
+        Scope.RUN,
+        True,
+        "Start again: it goes on where it was. If the JVM was killed, give it memory: spark.driver.memory in "
+        "`spark.conf`",
+    ),
     JavaMissing: Policy(Scope.RUN, False, "Install Java 17 or 21, or `pip install 'penstock[embedded]'`"),
 }
 

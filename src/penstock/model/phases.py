@@ -1,13 +1,13 @@
 """The phases of a table on its way to one destination.
 
-    init           found, to be copied
-    data_sync      its copy is being made
-    finished_copy  the copy is complete, and set aside where the destination can do that
-    sync_wait      waits until the stream has come past the copy's snapshot    (in memory only)
-    catchup        the copy becomes visible with the changes it does not hold  (in memory only)
-    sync_done      handed over: what follows comes with the stream
-    ready          the stream's
-    errored        stopped, with a reason; its changes wait in the spool
+init           found, to be copied
+data_sync      its copy is being made
+finished_copy  the copy is complete, and set aside where the destination can do that
+sync_wait      waits until the stream has come past the copy's snapshot    (in memory only)
+catchup        the copy becomes visible with the changes it does not hold  (in memory only)
+sync_done      handed over: what follows comes with the stream
+ready          the stream's
+errored        stopped, with a reason; its changes wait in the spool
 """
 
 from __future__ import annotations

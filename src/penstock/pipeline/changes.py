@@ -49,6 +49,12 @@ class Changes:
                 found.setdefault(part.table.id, []).append(part)
         return found
 
+    def messages(self, start: Lsn, end: Lsn) -> tuple[Slice, ...]:
+        """The logical messages of `[start, end)`."""
+        entries = self.manifest.entries(start, end)
+        parts = plan.slices(self.feed.spec.spool.absolute(), entries, start, self.manifest.schemas())
+        return tuple(part for part in parts if part.table is None)
+
     def unknown(self, start: Lsn, end: Lsn) -> list[TableId]:
         """Tables that changes come from and that nobody has taken in; asked once for each."""
         unknown = [table for table in self.parts(start, end) if self.tables.get(table) is None]

@@ -53,7 +53,7 @@ class Imaging:
         """The change as it is, whether the image is the old one, and the columns that are needed."""
         columns = [self.source.columns[place] for place in self.needed]
         fields = [pa.field(column.name, arrow_type(column.type)) for column in columns]
-        change = [field.with_name(f"_penstock_{field.name}").with_nullable(True) for field in SCHEMA]
+        change = [pa.field(f"_penstock_{field.name}", _spark_has(field.type)) for field in SCHEMA]
         return pa.schema([*change, pa.field(OLD, pa.bool_()), *fields])
 
     def images(self, changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
@@ -81,7 +81,10 @@ class Imaging:
             columns.append(typed_column(values.column(place), column, rows, self.source))
         flags = pa.repeat(pa.scalar(old), len(rows))
         filled = rows.set_column(rows.schema.get_field_index("after"), "after", lists) if not old else rows
-        return pa.RecordBatch.from_arrays([*filled.columns, flags, *columns], schema=self.schema)
+        change = [
+            column.cast(_spark_has(field.type)) for column, field in zip(filled.columns, SCHEMA, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*change, flags, *columns], schema=self.schema)
 
     def _refuse_unsent(self, rows: pa.RecordBatch, place: int) -> None:
         full = rows["before_kind"].to_numpy() == BeforeKind.FULL
@@ -151,6 +154,10 @@ class Imaging:
         if not places:
             return places if places is None else list(places)
         return [new for new, place in enumerate(self.taken) if place is not None and place in places]
+
+
+def _spark_has(type: pa.DataType) -> pa.DataType:
+    return pa.int16() if type == pa.int8() else type
 
 
 def _by_change(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:

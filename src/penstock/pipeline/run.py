@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 import structlog
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from penstock.capture.heartbeat import mark
@@ -25,7 +27,7 @@ from penstock.config.tables import matches
 from penstock.destinations.make import make
 from penstock.destinations.protocol import Target
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError, StateUnreachable
+from penstock.model.errors import EngineLost, PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline.copying import Copier
 from penstock.pipeline.feed import Feed
@@ -61,6 +63,12 @@ class Pipeline:
 
         Says whether every table arrives; raises what cannot be waited for.
         """
+        try:
+            return self._run(once)
+        except (Py4JNetworkError, PySparkRuntimeError) as error:
+            raise EngineLost(f"Spark has ended: {str(error).splitlines()[0]}") from error
+
+    def _run(self, once: bool) -> bool:
         targets = [make(self.config, destination) for destination in self.config.destinations]
         with self._store() as store, self._sources(), self._spark() as spark:
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else {}

@@ -137,9 +137,8 @@ class Stream:
             elif state.phase.streams and self.target.remembers:
                 if there is None:
                     self.tables.copy_anew(state, "the destination does not know it any more")
-                elif there.position is not None and there.position < self.position:
-                    interrupted = PenstockError("the table stopped in a batch that was interrupted")
-                    self.tables.fail(replace(state, version=there.version), interrupted, there.position, 0)
+                elif there.error is not None:
+                    self.fail(replace(state, version=there.version), there.error, there.position)
                 else:
                     self.tables.put(replace(state, version=there.version))
 
@@ -194,8 +193,9 @@ class Stream:
         failed: dict[TableId, PenstockError] = {}
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
         complete = self.feed.complete_through(end)
-        if chosen:
-            batch = ChangeBatch(self.feed.name, start, end, tuple(chosen), complete)
+        messages = () if self.target.remembers else self.changes.messages(start, end)
+        if chosen or messages:
+            batch = ChangeBatch(self.feed.name, start, end, tuple(chosen), complete, messages)
             failed = dict(self.target.write(batch))
         for state in after:
             error = failed.get(state.key.table)

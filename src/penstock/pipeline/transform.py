@@ -7,6 +7,7 @@ of their own, beside the spool, for the time of one batch: destinations read the
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from pyspark.sql import types as sql
 from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges, TableCopy
 from penstock.model import Column, ColumnType, ReplicaIdentity, TableSchema
-from penstock.model.errors import PenstockError, TransformRefused
+from penstock.model.errors import PenstockError, TransformRefused, from_dict, to_dict
 from penstock.pipeline.images import COMPUTED, PASSES, Imaging, write_segment
 from penstock.spark.plan import Slice
 from penstock.spark.snapshot import ROW, text_frame
@@ -32,7 +33,8 @@ from penstock.spark.types import arrow_type, spark_schema, spark_type
 
 Made = TypeVar("Made")
 
-_WRITTEN = "file string, first_row_group int, row_groups int, rows bigint"
+_CARRIED = "penstock error: "
+_WRITTEN = "file string, first_row_group bigint, row_groups bigint, rows bigint"
 
 _TYPES: dict[type[sql.DataType], ColumnType] = {
     sql.StringType: ColumnType(25, "text"),
@@ -150,7 +152,7 @@ class Transforms:
         seen = images.select(
             *[name for name in images.columns if name.startswith("_penstock_")],
             passes.alias(PASSES),
-            f.array(*computed).cast("array<string>").alias(COMPUTED),
+            f.array(*(value.cast("string") for value in computed)).cast("array<string>").alias(COMPUTED),
         )
         write = partial(write_segment, transform.imaging, self._folder)
         found = seen.mapInArrow(write, _WRITTEN).collect()  # a row for each task, in the order of the changes
@@ -208,10 +210,13 @@ def delivered(delivery: Delivery, transform: Transform) -> Delivery:
 def _read_images(
     imaging: Imaging, changes: TableChanges, units: Sequence[Run], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on executors."""
-    for batch in numbers:
-        for number in batch["id"].to_pylist():
-            yield from imaging.images(changes, units[number])
+    """Runs on executors. Spark makes text of what is raised here: an error of ours goes as JSON."""
+    try:
+        for batch in numbers:
+            for number in batch["id"].to_pylist():
+                yield from imaging.images(changes, units[number])
+    except PenstockError as error:
+        raise RuntimeError(f"{_CARRIED}{json.dumps(to_dict(error))}") from error
 
 
 def _named(said: str, source: TableSchema) -> tuple[int, ...]:
@@ -262,6 +267,9 @@ def _refusing(source: TableSchema, work: Callable[[], Made]) -> Made:
     except PenstockError as error:
         raise error.at(table=source.name) from None
     except PySparkException as error:
+        carried = re.search(rf"{_CARRIED}(\{{.*\}})", str(error))
+        if carried:
+            raise from_dict(json.loads(carried[1])).at(table=source.name) from None
         said = (
             (error.getMessage() or str(error)).split("\n")[0] if hasattr(error, "getMessage") else str(error)
         )

@@ -5,7 +5,9 @@ Runs on executors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +18,8 @@ from penstock.destinations.postgres.ahead import ahead
 from penstock.destinations.postgres.append import additions, without_deletes
 from penstock.destinations.postgres.follow import follow, rekey
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.protocol import TableChanges
+from penstock.destinations.protocol import Run, TableChanges
+from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
 from penstock.spark.net import Net, net_changes
 from penstock.spark.tally import Tally, net_rows
@@ -28,20 +31,45 @@ CHUNK_ROWS = 250_000
 CHUNK_BYTES = 64 << 20
 
 
-def apply_changes(connection: Connection, place: Place, changes: TableChanges, version: int) -> int:
-    """How many rows were written or deleted. `version` is that of the schema which was followed last."""
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What the table at the destination was made or changed for last."""
+
+    version: int
+    table: TableSchema | None = None
+    """All of it, if a copy tells."""
+
+
+def apply_changes(connection: Connection, place: Place, changes: TableChanges, before: Followed) -> int:
+    """How many rows were written or deleted."""
     written = 0
-    for run in changes.runs:
+    for number, run in enumerate(changes.runs):
         at = place.at(run.delivery)
-        if run.follow:
-            follow(connection, at, run.follow)
-        if run.delivery.table.version != version:
-            version = run.delivery.table.version
+        rows = chunks(rows_of(changes, run), whole_transactions=place.history)
+        first = next(rows, None)
+        if first is None and run.slices and before.table is not None:
+            continue  # all of it is in the copy, which may have another schema already
+        if _is_new(changes.runs[number:], before):
+            if run.follow and not _is_same(before.table, run.delivery.table):
+                follow(connection, at, run.follow)
             rekey(connection, at)
-        steps = _steps(at, chunks(rows_of(changes, run), whole_transactions=place.history))
+            before = Followed(run.delivery.table.version, before.table and run.delivery.table)
+        steps = _steps(at, chain([first] if first is not None else [], rows))
         large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))
     return written
+
+
+def _is_new(runs: Sequence[Run], before: Followed) -> bool:
+    """Whether the first of these runs is under a schema that was not followed yet. If this or a later one is
+    under that which was followed last, so were those before it: they come again."""
+    return all(run.delivery.table.version != before.version for run in runs)
+
+
+def _is_same(table: TableSchema | None, other: TableSchema) -> bool:
+    if table is None:
+        return False
+    return [(c.name, c.type) for c in table.columns] == [(c.name, c.type) for c in other.columns]
 
 
 def _steps(place: Place, chunked: Iterable[list[pa.RecordBatch]]) -> Iterator[Step]:

@@ -96,12 +96,13 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
     return place
 
 
-def drop(connection: Connection, stream: ledger.Stream, table: int) -> None:
-    """Copies of a table that were not handed over."""
+def drop(connection: Connection, stream: ledger.Stream, table: int | None = None) -> None:
+    """Copies of a table, or of all, that were not handed over."""
     rows = connection.execute(
         """
         delete from penstock.copies
-        where (pipeline, destination, source, table_id) = (%s, %s, %s, %s) returning set_aside
+        where (pipeline, destination, source) = (%s, %s, %s) and table_id = coalesce(%s, table_id)
+        returning set_aside
         """,
         (*stream.key, table),
     ).fetchall()

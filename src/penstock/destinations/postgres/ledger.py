@@ -190,7 +190,9 @@ def known(connection: Connection, stream: Stream) -> dict[TableId, Known]:
 
 def recorded(connection: Connection, stream: Stream) -> Mapping[TableId, Recorded]:
     found = known(connection, stream)
-    return {id: Recorded(table.copy, table.version, table.position) for id, table in found.items()}
+    return {
+        id: Recorded(table.copy, table.version, table.position, table.error) for id, table in found.items()
+    }
 
 
 def record(connection: Connection, stream: Stream, delivery: Delivery, table: Known) -> None:
@@ -235,6 +237,16 @@ def forget(connection: Connection, stream: Stream, table: TableId) -> None:
         where (pipeline, destination, source, table_id) = (%s, %s, %s, %s)
         """,
         (*stream.key, table),
+    )
+
+
+def erase(connection: Connection, stream: Stream) -> None:
+    """Forget a stream and its tables."""
+    connection.execute(
+        "delete from penstock.tables where (pipeline, destination, source) = (%s, %s, %s)", stream.key
+    )
+    connection.execute(
+        "delete from penstock.streams where (pipeline, destination, source) = (%s, %s, %s)", stream.key
     )
 
 

@@ -61,9 +61,6 @@ class Stage:
         if kind is None:
             self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
 
-    def clear(self) -> None:
-        self.connection.execute(sql.SQL("truncate {}").format(self.identifier))
-
     def add(self, columns: Iterable[tuple[sql.Composable, Values]]) -> int:
         """Rows into these columns of it; the others are NULL."""
         given = list(columns)

@@ -31,6 +31,8 @@ class PostgresTarget:
 
     remembers = True
 
+    remembers = True
+
     def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
         self.name = config.name
         options: PostgresOptions = config.settings(PostgresOptions)
@@ -43,6 +45,7 @@ class PostgresTarget:
         )
         self._by_table = options.consistency == "table"
         self._entered: set[str] = set()
+        self._sources = tuple(sources)
         self._spark: SparkSession | None = None
 
     def open(self, spark: SparkSession) -> None:
@@ -80,7 +83,7 @@ class PostgresTarget:
         self._on_executors(writing.hand_over, [writing.Handover(self._endpoint, None, changes, position)])
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
-        if self._by_table:
+        if self._by_table or not batch.tables:
             stopped = self._write_tables(batch)
         else:
             changes = replace(batch, spark=None, messages=())
@@ -102,6 +105,13 @@ class PostgresTarget:
         with self._endpoint.session() as connection:
             copying.drop(connection, stream, table)
             ledger.forget(connection, stream, table)
+
+    def tear_down(self) -> None:
+        with self._endpoint.session() as connection:
+            ledger.create(connection)
+            for stream in map(self._endpoint.stream, self._sources):
+                copying.drop(connection, stream)
+                ledger.erase(connection, stream)
 
     def close(self) -> None:
         self._spark = None

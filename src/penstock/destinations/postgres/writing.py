@@ -21,9 +21,10 @@ import psycopg
 
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import copying, ledger, tables
-from penstock.destinations.postgres.apply import apply_changes
+from penstock.destinations.postgres.apply import Followed, apply_changes
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.ledger import Known
+from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges
 from penstock.model import Lsn, TableId
@@ -31,6 +32,9 @@ from penstock.model.errors import ConnectionFailed, PenstockError, PositionGone,
 from penstock.postgres.connection import Connection
 
 Result = TypeVar("Result")
+
+UNWRITTEN = 0
+"""The version of a table of which nothing could be written yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +131,7 @@ def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
     stream = endpoint.stream(batch.source)
     with endpoint.session() as connection:
         stands = ledger.lock(connection, stream)
-        if stands is None or stands < batch.end:
+        if stands is None or stands <= batch.end:
             ledger.move(connection, stream, batch.end, batch.complete_through)
 
 
@@ -168,32 +172,36 @@ class TableWriter:
             if error.policy.scope is not Scope.TABLE:
                 raise
         error.at(table=delivery.table.name)
-        before = known or Known(copy="", version=0, position=None, error=None, made=False)
+        before = known or Known(copy="", version=UNWRITTEN, position=None, error=None, made=False)
         record = replace(before, position=meant.start, error=error)
         ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, record)
         return Stopped(delivery.id, error)
 
     def _apply(self, changes: TableChanges, known: Known | None) -> Known:
         delivery, first = changes.delivery, changes.runs[0].delivery
-        made = known.made if known is not None else self._find_or_make(changes)
-        place = self.endpoint.place(first, ours=made)
-        apply_changes(self.connection, place, changes, known.version if known else first.table.version)
+        made, before = find_or_make(self.connection, self.endpoint.place(first), known, self.endpoint)
+        apply_changes(self.connection, self.endpoint.place(first, ours=made), changes, before)
         now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, made)
         if now != known:
             ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, now)
         return now
 
-    def _find_or_make(self, changes: TableChanges) -> bool:
-        """The table of which nothing is known, since it was never copied: whether we made it."""
-        place = self.endpoint.place(changes.runs[0].delivery)
-        if tables.exists(self.connection, place.name):
-            tables.check(self.connection, place)
-            return False
-        if not self.endpoint.create_tables:
-            raise tables.missing(place)
-        tables.make(self.connection, place)
-        tables.make_key(self.connection, place)
-        return True
+
+def find_or_make(
+    connection: Connection, place: Place, known: Known | None, endpoint: Endpoint
+) -> tuple[bool, Followed]:
+    """Whether the table is ours, and what it is like. One that was never written is found or made now."""
+    if known is not None and known.version != UNWRITTEN:
+        return known.made, Followed(known.version)
+    before = Followed(place.delivery.table.version)
+    if tables.exists(connection, place.name):
+        tables.check(connection, place)
+        return False, before
+    if not endpoint.create_tables:
+        raise tables.missing(place)
+    tables.make(connection, place)
+    tables.make_key(connection, place)
+    return True, before
 
 
 def hand_over(work: Handover) -> PenstockError | None:
@@ -209,15 +217,18 @@ def _hand_over(work: Handover) -> None:
         known = ledger.known(connection, stream).get(delivery.id)
         if _is_done(work, known, stands):
             return
-        changes, copy, made = work.changes, known.copy if known else "", bool(known and known.made)
-        version = known.version if known is not None else delivery.table.version
+        changes, first = work.changes, work.changes.runs[0].delivery
+        copy = work.copy or (known.copy if known else "")
         with about(delivery.table.name):
             if work.copy is not None:
-                handed = copying.hand_over(connection, endpoint, work.copy, made=made)
-                copy, made, version = work.copy, handed.ours, handed.delivery.table.version
-            elif known is not None and known.position is not None:
-                changes = replace(changes, start=max(changes.start, known.position))
-            apply_changes(connection, endpoint.place(delivery, ours=made), changes, version)
+                handed = copying.hand_over(connection, endpoint, copy, made=bool(known and known.made))
+                made, table = handed.ours, handed.delivery.table
+                before = Followed(table.version, table)
+            else:
+                made, before = find_or_make(connection, endpoint.place(first), known, endpoint)
+                if known is not None and known.position is not None:
+                    changes = replace(changes, start=max(changes.start, known.position))
+            apply_changes(connection, endpoint.place(first, ours=made), changes, before)
         if stands is None:
             ledger.move(connection, stream, work.position, None)
         own = work.position if stands is not None and stands != work.position else None
@@ -232,4 +243,5 @@ def _is_done(work: Handover, known: Known | None, stands: Lsn | None) -> bool:
     if work.copy is not None:
         return known.copy == work.copy
     at = known.position or stands
-    return known.error is None and at is not None and at >= work.position
+    same = known.error is None and known.version == work.changes.delivery.table.version
+    return same and at is not None and at >= work.position

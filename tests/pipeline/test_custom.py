@@ -1,0 +1,81 @@
+"""Destinations of one's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.config import load
+from penstock.destinations.make import make
+from penstock.destinations.memory import Memory
+from penstock.model import TableName
+from penstock.model.errors import ConfigError
+from penstock.model.events import Begin, Commit, Delete, Insert, Message, Truncate, Update
+from penstock.model.phases import Phase
+from tests.bed import Database
+from tests.pipeline.running import configuration, running
+
+EXAMPLES = Path(__file__, "../../../examples").resolve()
+
+
+def test_a_destination_is_given_copies_and_events_in_order(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id integer primary key, v numeric)", "insert into t values (1, 1.50)")
+    key = tmp_path.name
+    given = {"name": "m", "type": "python", "class": "penstock.destinations.memory.Memory"}
+    file = configuration(tmp_path, source, given | {"options": {"key": key}})
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+        memory = Memory.of(key)
+        assert memory.copies[TableName("public", "t")].to_pylist() == [{"id": 1, "v": "1.50"}]
+        source.execute(
+            "begin; insert into t values (2, null); update t set id = 3 where id = 2;"
+            "select pg_logical_emit_message(true, 'note', 'hello'); delete from t where id = 1; commit",
+            "truncate t",
+        )
+        pipeline.until(lambda: any(isinstance(event, Truncate) for event in memory.events))
+    kinds = [type(event) for event in memory.events]
+    assert kinds == [Begin, Insert, Update, Message, Delete, Commit, Begin, Truncate, Commit]
+    update = memory.events[2]
+    assert isinstance(update, Update)
+    assert (update.table_row, update.old_table_row) == (("3", None), (True, ("2", None)))
+
+
+def test_the_example_of_ten_lines_works(source: Database, tmp_path: Path) -> None:
+    source.execute("create table t (id integer primary key)", "insert into t values (1), (2)")
+    given = {"name": "print", "type": "python", "class": "print_changes.PrintChanges"}
+    file = configuration(tmp_path, source, given)
+    done = subprocess.run(
+        [sys.executable, "-c", "from penstock.cli import main; main()", "run", file, "--once"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=EXAMPLES,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "public.t: 2 rows" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("no_such_module.Thing", "cannot be imported"),
+        ("penstock.model.Lsn", "has no method|does not take"),
+        ("penstock.destinations.memory.Nothing", "cannot be imported"),
+    ],
+)
+def test_a_class_that_is_none_is_an_error_of_the_configuration(tmp_path: Path, path: str, said: str) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(
+        "pipeline: p\nsources: [{name: s, dsn: 'postgresql://localhost/x'}]\n"
+        f"destinations: [{{name: d, type: python, class: {path}}}]\n"
+    )
+    config = load(file)
+    with pytest.raises(ConfigError, match=said):
+        make(config, config.destinations[0])

@@ -1,0 +1,136 @@
+"""What stops a table, or a destination, stops nothing else; and goes on when it is mended."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.config import load
+from penstock.embedded.postgres import PostgresServer
+from penstock.model.errors import StateInUse
+from penstock.model.phases import Phase
+from penstock.pipeline.run import Pipeline
+from tests.bed import Database, started_server
+from tests.pipeline.running import configuration, contents, running, to_postgres
+
+PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+
+
+def penstock(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PENSTOCK, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def status(file: Path) -> dict[str, Any]:
+    done = penstock("status", file, "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_a_refused_row_stops_its_table_alone_until_it_is_retried(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    source.execute(
+        "create table order_line (id integer primary key, label text)",
+        "create table other (id integer primary key)",
+    )
+    destination.execute(
+        "create table order_line (id integer primary key, label varchar(5) check (label <> 'bad'))"
+    )
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.order_line", "public.other")
+        source.execute(
+            "insert into order_line values (1, 'good')",
+            "insert into order_line select n, 'x' from generate_series(2, 500) n",
+            "update order_line set label = 'bad' where id = 321",
+        )
+        pipeline.until_phase(Phase.ERRORED, "public.order_line")
+        source.execute("insert into other values (1)", "delete from order_line where id = 7")
+        pipeline.until(lambda: contents(destination, "other") == ["(1)"])
+        (told,) = [t for t in status(file)["destinations"][0]["tables"] if t["error"]]
+        assert (told["table"], told["phase"]) == ("public.order_line", "errored")
+        assert "321" in told["error"]["where"]["key"]
+        assert "order_line_label_check" in told["error"]["reason"]
+        assert "penstock retry" in told["error"]["remedy"]
+        assert "321" in penstock("status", file).stdout
+
+        assert penstock("retry", file, "public.other").returncode == 1
+        destination.execute("alter table order_line drop constraint order_line_label_check")
+        assert penstock("retry", file, "public.order_*").returncode == 0
+        pipeline.until(lambda: contents(destination, "order_line") == contents(source, "order_line"))
+        source.execute("insert into order_line values (1000, 'much too long')")
+        pipeline.until_phase(Phase.ERRORED, "public.order_line")
+        destination.execute("alter table order_line alter label type text")
+        assert penstock("retry", file, "order_line").returncode == 0
+        pipeline.until(lambda: contents(destination, "order_line") == contents(source, "order_line"))
+        pipeline.until_phase(Phase.READY, "public.order_line")
+        assert pipeline.tables()["public.order_line"].error is None
+
+
+def test_a_destination_that_is_down_holds_up_nobody(
+    spark: SparkSession, source: Database, destination: Database, server: PostgresServer, tmp_path: Path
+) -> None:
+    far = started_server(server.bin)
+    try:
+        source.execute("create table t (id integer primary key)", "insert into t values (1)")
+        other = {"name": "far", "type": "postgres", "dsn": far.dsn()}
+        file = configuration(
+            tmp_path,
+            source,
+            to_postgres(destination),
+            other,
+            spool={"path": str(tmp_path / "spool"), "ack": "spool"},
+        )
+        with running(file, spark) as pipeline:
+            pipeline.until(lambda: contents(Database(far, "postgres"), "t") == ["(1)"])
+            far.stop()
+            source.execute("insert into t select n from generate_series(2, 100) n")
+            pipeline.until(lambda: len(contents(destination, "t")) == 100)
+            ((wal,),) = source.query("select pg_current_wal_insert_lsn()")
+            confirmed = "select confirmed_flush_lsn >= %s from pg_replication_slots where database = %s"
+            pipeline.until(lambda: source.query(confirmed, wal, source.name) == [(True,)])
+            far.start()
+            pipeline.until(lambda: len(contents(Database(far, "postgres"), "t")) == 100)
+            streams = [d["streams"][0] for d in status(file)["destinations"]]
+            assert all(stream["position"] for stream in streams)
+    finally:
+        far.remove()
+
+
+def test_a_second_pipeline_is_refused_and_told_who_runs(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id integer primary key)")
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+        with pytest.raises(StateInUse, match="process"):
+            Pipeline(load(file), spark=spark).run()
+        assert status(file)["running"]
+    assert status(file)["running"] is None
+
+
+def test_teardown_removes_everything_but_the_data(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+        assert penstock("teardown", file, "--yes").returncode == 1
+    done = penstock("teardown", file, "--yes")
+    assert done.returncode == 0, done.stderr
+    assert source.query("select 1 from pg_replication_slots where database = %s", source.name) == []
+    assert source.query("select 1 from pg_publication") == []
+    assert not (tmp_path / "spool" / "source").exists()
+    assert contents(destination, "t") == ["(1)"]
+    assert status(file)["destinations"][0]["tables"] == []
