@@ -51,3 +51,15 @@ def test_a_difference_is_said_and_is_a_failure() -> None:
     assert not _report(Console(file=printed), [same, other], [])
     assert not _report(Console(file=printed), [same], ["there is no such row"])
     assert "NOT equal" in printed.getvalue()
+
+
+def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--to", "postgres", "--seconds", "2", "--rows", "300", "--keep", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Source and destination are equal." in done.stdout

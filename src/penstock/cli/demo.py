@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -35,9 +36,11 @@ def demo(
 
     Example: penstock demo --to postgres --seconds 60 --keep /tmp/shop
     """
+    from penstock import logs
     from penstock.demo.delivery import DeliveryDemo
     from penstock.demo.run import Demo
 
+    logs.to_stderr(logging.WARNING)
     end = "destination" if to else "stream"
     console = Console(highlight=False)
     if keep is not None and keep.exists() and any(keep.iterdir()):

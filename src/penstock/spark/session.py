@@ -53,9 +53,12 @@ _JVM = "-Xss8m -Xlog:disable -Xlog:all=error:stderr"
 
 
 def session(
-    master: str = "local[*]", conf: Mapping[str, str] | None = None, app_name: str = "penstock"
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    app_name: str = "penstock",
+    log: Path | None = None,
 ) -> SparkSession:
-    """The Spark session, started if there is none yet."""
+    """The Spark session, started if there is none yet; what the JVM and its workers print goes to `log`."""
     local = master.startswith("local")
     settings = ALWAYS | (
         ON_ONE_MACHINE | {"spark.sql.shuffle.partitions": str(_cores(master))} if local else {}
@@ -73,7 +76,7 @@ def session(
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in _merged(settings, conf or {}).items():
         builder = builder.config(key, value)
-    with _environment(environment), _interrupts_kept():
+    with _environment(environment), _interrupts_kept(), _errors_to(log if environment else None):
         made = builder.getOrCreate()
     if environment:
         atexit.register(made.stop)  # in good order, or Python workers complain of broken pipes
@@ -125,6 +128,24 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[key]
             else:
                 os.environ[key] = value
+
+
+@contextmanager
+def _errors_to(log: Path | None) -> Iterator[None]:
+    """The JVM that is started meanwhile, and all that it starts, has this file for its standard error."""
+    if log is None:
+        yield
+        return
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """PostgreSQL as a destination: the driver's part.
 
-The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`). How far things came
-is remembered in the destination's database, in the transactions that write the data (`ledger.py`).
+The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`), a few by the driver
+itself. How far things came is remembered in the destination's database, in the transactions that write the
+data (`ledger.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Work = TypeVar("Work")
+
+FEW_ROWS = 2_000
+SMALL_BYTES = 1_000_000
+"""Up to here the driver writes by itself: a Spark job takes tens of milliseconds, and as much of a core."""
 
 
 class PostgresTarget:
@@ -72,22 +77,26 @@ class PostgresTarget:
                 copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part)
                 for number, part in enumerate(copy.ranges)
             ]
-            self._on_executors(copying.copy_part, parts)
+            small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
+            self._do(copying.copy_part, parts, small=small)
         with endpoint.session() as connection, about(table):
             return copying.finish(connection, place, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
-        self._on_executors(writing.hand_over, [writing.Handover(self._endpoint, copy, changes, position)])
+        work = [writing.Handover(self._endpoint, copy, changes, position)]
+        self._do(writing.hand_over, work, small=_are_few([changes]))
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
-        self._on_executors(writing.hand_over, [writing.Handover(self._endpoint, None, changes, position)])
+        work = [writing.Handover(self._endpoint, None, changes, position)]
+        self._do(writing.hand_over, work, small=_are_few([changes]))
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
         if self._by_table or not batch.tables:
             stopped = self._write_tables(batch)
         else:
             changes = replace(batch, spark=None, messages=())
-            (stopped,) = self._on_executors(writing.write_batch, [writing.Batch(self._endpoint, changes)])
+            work = [writing.Batch(self._endpoint, changes)]
+            (stopped,) = self._do(writing.write_batch, work, small=_are_few(batch.tables))
         return [(one.table, one.error) for one in stopped]
 
     def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
@@ -96,7 +105,7 @@ class PostgresTarget:
             writing.enter(endpoint, batch.source)
             self._entered.add(batch.source)
         work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._on_executors(writing.write_table, work)
+        outcomes = self._do(writing.write_table, work, small=_are_few(batch.tables))
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -112,19 +121,26 @@ class PostgresTarget:
             for stream in map(self._endpoint.stream, self._sources):
                 copying.drop(connection, stream)
                 ledger.erase(connection, stream)
+        self.close()
 
     def close(self) -> None:
         self._spark = None
         close_idle(self._endpoint.conninfo)
 
-    def _on_executors(self, function: Callable[[Work], Any], work: Sequence[Work]) -> list[Any]:
-        """A task for each piece of work; the first error among what they tell is raised."""
+    def _do(self, function: Callable[[Work], Any], work: Sequence[Work], *, small: bool) -> list[Any]:
+        """A task for each piece of work, or, where tasks would cost more than the work, here and now; the
+        first error among what they tell is raised."""
         assert self._spark is not None, "open() comes first"
-        if not work:
-            return []
-        told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
+        if small or not work:
+            told = [function(one) for one in work]
+        else:
+            told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
         _raise_first(told)
         return told
+
+
+def _are_few(changes: Sequence[TableChanges]) -> bool:
+    return sum(part.rows for table in changes for run in table.runs for part in run.slices) <= FEW_ROWS
 
 
 def _raise_first(told: Sequence[Any]) -> None:
