@@ -60,6 +60,8 @@ def _show_destination(console: Console, destination: dict[str, Any]) -> None:
             + (f"complete through {stream['complete_through']} ({seconds} s ago), " if seconds else "")
             + f"{stream['rows']:,} changes in {stream['batches']:,} batches"
         )
+        if stream["error"]:
+            console.print(f"  [red]waits since {stream['waiting_since']}: {_sentence(stream['error'])}[/]")
     table = Table("table", "target", "phase", "since", "copied rows", "")
     for state in destination["tables"]:
         phase = state["phase"]

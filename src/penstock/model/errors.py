@@ -192,6 +192,10 @@ class ServerMissing(PenstockError):
     """The embedded PostgreSQL is not there or does not start."""
 
 
+class TaskFailed(PenstockError):
+    """A Spark task failed, or the executor it ran on is gone."""
+
+
 class EngineLost(PenstockError):
     """Spark's JVM has ended, or does not start."""
 
@@ -289,6 +293,7 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.SOURCE, True, "Nothing is lost: it is tried again. Mend the destination's code, or its input"
     ),
     ServerMissing: Policy(Scope.RUN, False, "Install it: `pip install 'penstock[embedded]'`"),
+    TaskFailed: Policy(Scope.SOURCE, True, "It is tried again by itself; `spark.log` in the spool has more"),
     EngineLost: Policy(
         Scope.RUN,
         True,

@@ -6,7 +6,7 @@ destination followed last, the run says what to do first; where that cannot be s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -37,30 +37,26 @@ class Changes:
     manifest: Manifest
 
     def __post_init__(self) -> None:
-        self._ignored: set[TableId] = set()
+        self._schemas: dict[tuple[TableId, int], TableSchema] = {}
 
     def parts(self, start: Lsn, end: Lsn) -> dict[TableId, list[Slice]]:
         """All that committed in `[start, end)`, by table, in order."""
-        entries = self.manifest.entries(start, end)
-        schemas = self.manifest.schemas() if entries else {}
         found: dict[TableId, list[Slice]] = {}
-        for part in plan.slices(self.feed.spec.spool.absolute(), entries, start, schemas):
+        for part in self._slices(start, end):
             if part.table is not None:
                 found.setdefault(part.table.id, []).append(part)
         return found
 
+    def _slices(self, start: Lsn, end: Lsn) -> Iterator[Slice]:
+        entries = self.manifest.entries(start, end)
+        parts = {(part.table_id, part.schema_version) for entry in entries for part in entry.segment.parts}
+        if not parts <= self._schemas.keys():  # a version that is known never changes
+            self._schemas = self.manifest.schemas()
+        return plan.slices(self.feed.spec.spool.absolute(), entries, start, self._schemas)
+
     def messages(self, start: Lsn, end: Lsn) -> tuple[Slice, ...]:
         """The logical messages of `[start, end)`."""
-        entries = self.manifest.entries(start, end)
-        parts = plan.slices(self.feed.spec.spool.absolute(), entries, start, self.manifest.schemas())
-        return tuple(part for part in parts if part.table is None)
-
-    def unknown(self, start: Lsn, end: Lsn) -> list[TableId]:
-        """Tables that changes come from and that nobody has taken in; asked once for each."""
-        unknown = [table for table in self.parts(start, end) if self.tables.get(table) is None]
-        asked = [table for table in unknown if table not in self._ignored]
-        self._ignored.update(unknown)
-        return asked
+        return tuple(part for part in self._slices(start, end) if part.table is None)
 
     def of(self, state: TableState, parts: Iterable[Slice], start: Lsn) -> Found | CopyAnew:
         """Changes of a table that streams."""

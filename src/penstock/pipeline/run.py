@@ -70,7 +70,7 @@ class Pipeline:
 
     def _run(self, once: bool) -> bool:
         targets = [make(self.config, destination) for destination in self.config.destinations]
-        with self._store() as store, self._sources(), self._spark() as spark:
+        with self._store() as store, self._sources(once), self._spark() as spark:
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else {}
             self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
             copier = Copier(self.config, spark)
@@ -81,9 +81,8 @@ class Pipeline:
                         break
                     self.stop.wait(ROUND)
             finally:
-                copier.stop()
-                for stream in self._streams:
-                    stream.stop()
+                self._end(self._streams, copier)
+                copier.close()
                 for target in targets:
                     target.close()
             return not any(state.phase is Phase.ERRORED for state in store.tables())
@@ -93,13 +92,15 @@ class Pipeline:
     def _go_round(self, store: Store, spark: SparkSession, copier: Copier) -> None:
         for feed in self._feeds:
             feed.look_after()
+            if feed.lost:
+                self._start_over(feed, store, copier)
         for lane in list(self._waiting):
             stream = lane.open(store, spark)
             if stream is not None:
                 self._waiting.remove(lane)
                 self._streams.append(stream)
         for stream in self._streams:
-            stream.check()
+            stream.check(spark)
             stream.tick()
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
@@ -108,6 +109,26 @@ class Pipeline:
                 self._keep_house(store, copier)
             except StateUnreachable as error:
                 self._log.warning("waiting", error=str(error))
+
+    def _end(self, streams: Sequence[Stream], copier: Copier) -> None:
+        """Batches at hand are finished, copies are given up."""
+        for stream in streams:
+            stream.stopping.set()
+        copier.give_up(streams)
+        for stream in streams:
+            stream.stop()
+
+    def _start_over(self, feed: Feed, store: Store, copier: Copier) -> None:
+        """Let go of everything that hangs on a lost slot, so that the feed can begin anew (see there)."""
+        ended = [stream for stream in self._streams if stream.feed is feed]
+        self._end(ended, copier)
+        self._streams = [stream for stream in self._streams if stream.feed is not feed]
+        self._waiting += [Lane(self.config, feed, stream.target) for stream in ended]
+        for state in store.tables(feed.name):
+            if state.phase is not Phase.INIT:
+                self._log.info("table to be copied anew", source=feed.name, table=str(state.name))
+                store.put(to_be_copied(state), "the slot was lost")
+        feed.start_over()
 
     def _keep_house(self, store: Store, copier: Copier) -> None:
         store.check()
@@ -137,38 +158,38 @@ class Pipeline:
             yield store
 
     @contextmanager
-    def _sources(self) -> Iterator[None]:
+    def _sources(self, once: bool) -> Iterator[None]:
         try:
             for source in self.config.sources:
                 feed = Feed(self.config, source)
                 self._feeds.append(feed)
-                self._patiently(feed)
+                self._patiently(feed, self.config.retry.attempts if once else None)
             yield
         finally:
             for feed in self._feeds:
                 feed.stop()
 
-    def _patiently(self, feed: Feed) -> None:
-        """A source that is not there yet is waited for a while: servers start together."""
+    def _patiently(self, feed: Feed, attempts: int | None) -> None:
+        """A source that is not there yet is waited for: servers start together. `once` has an end."""
         backoff = Backoff(self.config.retry.initial, self.config.retry.max)
-        for attempt in range(self.config.retry.attempts + 1):
+        for attempt in count():
             try:
-                return feed.start()
+                return feed.start(self.stop)
             except PenstockError as error:
-                if not error.retry or attempt == self.config.retry.attempts:
+                if not error.retry or attempt == attempts:
                     raise error.at(source=feed.name) from None
                 pause = backoff.pause()
                 self._log.warning("waiting", source=feed.name, error=str(error), again_in=round(pause, 1))
                 if self.stop.wait(pause):
                     return None
-        return None
 
     @contextmanager
     def _spark(self) -> Iterator[SparkSession]:
         if self._given is not None:
             yield self._given
             return
-        spark = session(self.config.spark.master, _SPARK | self.config.spark.conf, self.config.pipeline)
+        log = self.config.spool.path / "spark.log"
+        spark = session(self.config.spark.master, _SPARK | self.config.spark.conf, self.config.pipeline, log)
         try:
             yield spark
         finally:

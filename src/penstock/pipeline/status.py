@@ -97,6 +97,7 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
     for source, end in ends.items():
         progress = store.progress(source, destination.name)
         through = progress.complete_through if progress else None
+        waiting = store.waiting(source, destination.name)
         streams.append(
             {
                 "source": source,
@@ -106,6 +107,8 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
                 "lag_seconds": round((datetime.now(UTC) - through).total_seconds(), 1) if through else None,
                 "rows": progress.rows if progress else 0,
                 "batches": progress.batches if progress else 0,
+                "waiting_since": _time(waiting[0]) if waiting else None,
+                "error": _error(waiting[1]) if waiting else None,
             }
         )
     through_of = {str(stream["source"]): stream["complete_through"] for stream in streams}

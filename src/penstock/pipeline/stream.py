@@ -14,11 +14,12 @@ What a crash leaves, after each step of a batch:
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -32,7 +33,7 @@ from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.evolution import CopyAnew, replaced
@@ -56,6 +57,8 @@ class Stream:
         self.config = destination
         self.position = ZERO
         self.error: PenstockError | None = None
+        """What it waits for."""
+        self._failed: PenstockError | None = None
         self.stopping = threading.Event()
         self._pipeline = config
         self._store = store
@@ -72,6 +75,7 @@ class Stream:
         self._followed: dict[TableId, Lsn] = {}
         """Up to where a table's schema was followed: older facts of the catalog say nothing new."""
         self._seen: Found | None = None
+        self._asked_for: set[TableId] = set()
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=feed.name, destination=destination.name
         )
@@ -91,9 +95,13 @@ class Stream:
         self._reconcile()
         self._look_at_tables(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
-        control = self.config.batch_control or self._pipeline.batch_control
-        self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
         spark.dataSource.register(ranges.Ranges)
+        self._start_query(spark)
+
+    def _start_query(self, spark: SparkSession) -> None:
+        name, control = self.config.name, self.config.batch_control or self._pipeline.batch_control
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
         self._query = (
             spark.readStream.format(ranges.NAME)
             .option("spool", str(self.feed.spec.spool.absolute()))
@@ -118,12 +126,15 @@ class Stream:
         self._manifest.close()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
-    def check(self) -> None:
-        """Raise what ended the query, if something did."""
-        if self._query is not None and not self._query.isActive and not self.stopping.is_set():
-            raise self.error or PenstockError(
-                f"the query ended: {str(self._query.exception())[:500]}", destination=self.config.name
-            )
+    def check(self, spark: SparkSession) -> None:
+        """Start the query again if something of Spark's own ended it; raise what ended it here."""
+        if self._query is None or self._query.isActive or self.stopping.is_set():
+            return
+        if self._failed is not None:
+            raise self._failed
+        said = str(self._query.exception()).split("\n")[0][:300]
+        self._log.warning("the query is started again", error=said)
+        self._start_query(spark)
 
     def _reconcile(self) -> None:
         """Where the destination remembers, it knows better than the store what it has."""
@@ -154,7 +165,8 @@ class Stream:
                 self._patiently(self.settle)
             except Exception as error:
                 self._log.exception("a batch failed", start=str(start), end=str(end))
-                self.error = PenstockError(f"a batch failed: {error}", destination=self.config.name)
+                said = str(error).strip().splitlines()[-1]
+                self._failed = PenstockError(f"a batch failed: {said}", destination=self.config.name)
                 raise
 
     def _patiently(self, work: Callable[[], None]) -> None:
@@ -167,25 +179,32 @@ class Stream:
             try:
                 work()
             except PenstockError as error:
-                self._tell_waiting(error)
+                self._tell(error)
                 self.stopping.wait(self._backoff.pause())
             else:
                 self._backoff.reset()
-                self.error = None
+                self._tell(None)
                 return
 
-    def _tell_waiting(self, error: PenstockError) -> None:
-        if str(error) != str(self.error):
-            self._log.warning("waiting", error=str(error))
+    def _tell(self, error: PenstockError | None) -> None:
+        """Let everybody know that the destination is waited for, or that it goes on."""
+        if str(error) == str(self.error):
+            return
         self.error = error
+        if error is None:
+            self._log.info("goes on")
+        else:
+            self._log.warning("waiting", error=str(error))
+        with contextlib.suppress(StateUnreachable):
+            self._store.waits(self.feed.name, self.config.name, error)
 
     def _apply(self, start: Lsn, end: Lsn) -> None:
         begun = time.monotonic()
-        for table in self.changes.unknown(start, end):
-            self._take_in(table)
+        found_parts = self.changes.parts(start, end)
+        self._take_in(found_parts.keys())
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
         chosen, after = [], []
-        for table, parts in self.changes.parts(start, end).items():
+        for table, parts in found_parts.items():
             found = self._choose(streaming[table], parts, start) if table in streaming else None
             if found is not None:
                 chosen.append(found[0])
@@ -254,7 +273,9 @@ class Stream:
         except PenstockError as error:
             if not error.retry:
                 raise
-            self._tell_waiting(error)
+            self._tell(error)
+        else:
+            self._tell(None)
         finally:
             self._lock.release()
 
@@ -303,6 +324,9 @@ class Stream:
         """Take a table out of `errored`: it goes on where it stopped, or is copied anew."""
         if state.position is None:
             self.tables.copy_anew(state, "retried")
+            return
+        if state.snapshot is not None:  # its copy was never handed over
+            self._hand_over(state, reached)
             return
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
@@ -354,10 +378,15 @@ class Stream:
                 names = ", ".join(replaced(state.detail, found.tables[table]))
                 self.tables.copy_anew(state, f"columns were made anew: {names}")
 
-    def _take_in(self, table: TableId) -> None:
-        """A table of which changes come before it was found: it may have been published just now."""
+    def _take_in(self, tables: Iterable[TableId]) -> None:
+        """Tables of which changes come before they were found: they may have been published just now, or
+        have left. Each is asked for once."""
+        unknown = {table for table in tables if self.tables.get(table) is None}
+        if not unknown - self._asked_for:
+            return
+        self._asked_for |= unknown
         found = self.feed.discover()
-        if table in found.tables and self.tables.get(table) is None:
+        for table in unknown & found.tables.keys():
             self.tables.add(found.tables[table], fresh=False)
 
     def _let_go(self, state: TableState) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
 
 from penstock.model import Lsn, TableId, TableSchema
+from penstock.model.errors import PenstockError, from_dict, to_dict
 from penstock.state import tables as t
 from penstock.state.database import Database
 from penstock.state.lease import Lease
@@ -227,6 +228,22 @@ class Store:
                 key = {"source": source, "destination": destination}
                 self._replace(connection, t.progress, key | reached.row())
             self._progress[source, destination] = reached
+
+    # What holds up a destination
+
+    def waits(self, source: str, destination: str, error: PenstockError | None) -> None:
+        """A whole stream waits, and for what; None: it goes on."""
+        key = {"source": source, "destination": destination}
+        with self._writing_now, self._writing() as connection:
+            self._delete(connection, t.waits, key)
+            if error is not None:
+                row = key | {"since": datetime.now(UTC), "error": to_dict(error)}
+                connection.execute(insert(t.waits).values(pipeline=self._pipeline, **row))
+
+    def waiting(self, source: str, destination: str) -> tuple[datetime, PenstockError] | None:
+        """Since when a stream waits, and for what; always as the database has it."""
+        found = self._read(t.waits, {"source": source, "destination": destination})
+        return (found[0]["since"], from_dict(found[0]["error"])) if found else None
 
     # Requests
 

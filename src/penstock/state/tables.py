@@ -152,4 +152,14 @@ requests = Table(
     Column("at", Instant, nullable=False),
 )
 
-OF_A_PIPELINE = (tables, history, schemas, progress, requests)
+waits = Table(
+    "state_waits",
+    metadata,
+    Column("pipeline", Text, primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("destination", Text, primary_key=True),
+    Column("since", Instant, nullable=False),
+    Column("error", Document, nullable=False),
+)
+
+OF_A_PIPELINE = (tables, history, schemas, progress, waits, requests)

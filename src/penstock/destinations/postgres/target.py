@@ -20,6 +20,7 @@ from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
 from penstock.model import Lsn, TableId
 from penstock.model.errors import PenstockError
+from penstock.spark.tasks import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +72,9 @@ class PostgresTarget:
         with endpoint.session() as connection, about(table):
             place = copying.begin(connection, endpoint, copy)
         if copy.rows is not None:
-            _raise_first(copying.copy_rows(endpoint, copy.id, place, copy.rows))
+            with explained():
+                told = copying.copy_rows(endpoint, copy.id, place, copy.rows)
+            _raise_first(told)
         else:
             parts = [
                 copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part)
@@ -134,7 +137,8 @@ class PostgresTarget:
         if small or not work:
             told = [function(one) for one in work]
         else:
-            told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
+            with explained():
+                told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
         _raise_first(told)
         return told
 
