@@ -9,12 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from penstock.embedded.postgres import PostgresServer
-from tests.bed import Database
+from penstock.model import Lsn
+from penstock.spool.manifest import Identity, Manifest
+from penstock.state.store import Store
+from tests.bed import Database, fresh_database
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
@@ -56,8 +62,8 @@ def test_a_good_configuration_has_exit_code_0(config: Path) -> None:
 def test_json_for_programs(config: Path) -> None:
     done = penstock("check", config, "--json", SHOP_PASSWORD="hush")
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {one["source"] for one in found} == {"eu", "us"}
-    assert {tuple(one) for one in found} == {("source", "name", "outcome", "detail", "remedy")}
+    assert {one.get("source") or one["state"] for one in found} == {"eu", "us", "shop"}
+    assert {tuple(one)[1:] for one in found} == {("name", "outcome", "detail", "remedy")}
 
 
 def test_a_terminal_has_colours(config: Path) -> None:
@@ -156,3 +162,129 @@ def test_a_reader_that_has_seen_enough_is_no_error(config: Path) -> None:
 
 def test_the_version() -> None:
     assert penstock("--version").stdout == "penstock 0.1.0\n"
+
+
+Told = dict[tuple[str, str], tuple[str, str]]
+
+
+def told(*arguments: object) -> Told:
+    """What `check` says of what: by destination (or source, or pipeline) and check, outcome and detail."""
+    done = penstock("check", *arguments, "--json")
+    assert done.stderr == ""
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == int(any(one["outcome"] == "failure" for one in lines))
+    return {(next(iter(one.values())), one["name"]): (one["outcome"], one["detail"]) for one in lines}
+
+
+@pytest.fixture
+def there(server: PostgresServer) -> Iterator[Database]:
+    """A destination in which the role `writer` may nothing."""
+    server.execute("create role writer login")
+    yield from fresh_database(server)
+    server.execute("drop role writer")
+
+
+@pytest.fixture
+def delivered(database: Database, there: Database, tmp_path: Path) -> dict[str, Any]:
+    """A configuration with two destinations."""
+    database.execute("create table users (id int primary key)", "create table logs (id int primary key)")
+    dsn = there.server.dsn(there.name, user="writer", password="hush")
+    memory = {"name": "own", "type": "python", "class": "penstock.destinations.memory.Memory"}
+    return {
+        "pipeline": "shop",
+        "sources": [{"name": "eu", "dsn": database.dsn}],
+        "destinations": [
+            {"name": "copy", "type": "postgres", "dsn": dsn, "schema": "app"},
+            memory | {"options": {"key": "x"}},
+        ],
+        "spool": {"path": f"{tmp_path}/spool"},
+        "state": {"url": f"sqlite:///{tmp_path}/state/state.db"},
+    }
+
+
+def written(document: dict[str, Any], folder: Path) -> Path:
+    file = folder / "shop.yml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def test_a_destination_that_lacks_rights_fails_and_nothing_is_changed(
+    delivered: dict[str, Any], there: Database, tmp_path: Path
+) -> None:
+    file = written(delivered, tmp_path)
+    found = told(file)
+    assert found["copy", "connection"][0] == found["copy", "version"][0] == "ok"
+    assert found["copy", "schema penstock"] == ("failure", "it cannot be created by this role")
+    assert found["copy", "tables"] == ("failure", "the role may not create tables in the schema app")
+    assert found["copy", "session_replication_role"][0] == "warning"
+    assert found["own", "class"][0] == "ok"
+    assert found["shop", "state store"] == ("ok", f"{tmp_path}/state/state.db will be created")
+    there.execute(
+        f"grant create on database {there.name} to writer",
+        "grant set on parameter session_replication_role to writer",
+    )
+    try:
+        found = told(file)
+        assert {outcome for (name, _), (outcome, _) in found.items() if name == "copy"} == {"ok"}
+        assert found["copy", "tables"] == ("ok", "there: 0, to be created: 2")
+        delivered["destinations"][0]["create_tables"] = False
+        missing = told(written(delivered, tmp_path))["copy", "tables"]
+        assert missing == ("failure", "app.logs, app.users not there, and create_tables is false")
+        there.execute(
+            "create schema app", "create table app.users (id int)", "create table app.logs (id int)"
+        )
+        denied = told(file)["copy", "tables"]
+        assert denied == ("failure", "the role may not read and write app.logs, app.users")
+    finally:
+        there.execute("revoke set on parameter session_replication_role from writer", "drop owned by writer")
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.yml"]
+    assert there.query("select 1 from pg_namespace where nspname = 'penstock'") == []
+    assert "hush" not in penstock("check", file).stdout
+
+
+def test_a_destination_that_is_no_good_is_a_failed_check(delivered: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Half:\n    def write_events(self, batch): ...\nraise_it = 1 / 0\n"
+    )
+    classes = {
+        "penstock.model.Lsn": "has no method truncate_table, write_table_rows, write_events",
+        "penstock.destinations.memory.Nothing": "cannot be imported",
+        "penstock.destinations.memory.Memory": "does not take these options",
+    }
+    given = [
+        {"name": f"d{n}", "type": "python", "class": path, "options": {"kee": 1}}
+        for n, path in enumerate(classes)
+    ]
+    delivered["destinations"] = [*given, {"name": "other", "type": "carrier_pigeon"}]
+    found = told(written(delivered, tmp_path))
+    for n, said in enumerate(classes.values()):
+        assert found[f"d{n}", "class"][0] == "failure"
+        assert said in found[f"d{n}", "class"][1]
+    assert found["other", "type"] == ("failure", "carrier_pigeon is not known")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_who_holds_the_state_is_told(
+    delivered: dict[str, Any], there: Database, tmp_path: Path, kind: str
+) -> None:
+    server = f"postgresql://postgres@127.0.0.1:{there.server.port}/{there.name}"
+    url = delivered["state"]["url"] if kind == "sqlite" else server
+    delivered["state"]["url"] = url
+    delivered["destinations"] = []
+    file = written(delivered, tmp_path)
+    assert "will be created" in told(file)["shop", "state store"][1]
+    with Store.open(url, "shop", exclusive=True):
+        held = told(file)["shop", "state store"]
+    assert held[0] == "ok"
+    assert f"in use by process {os.getpid()}" in held[1]
+    assert told(file)["shop", "state store"] == ("ok", "is there, no pipeline uses it now")
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [("error", "failure"), ("resync", "warning")])
+def test_a_spool_without_its_slot_is_a_lost_slot(
+    delivered: dict[str, Any], tmp_path: Path, lost: str, outcome: str
+) -> None:
+    Manifest.create(tmp_path / "spool" / "eu", Identity("1", "shop", "penstock_shop_eu"), Lsn(1)).close()
+    delivered["sources"][0]["replication"] = {"on_slot_lost": lost}
+    found = told(written(delivered, tmp_path))["eu", "slot"]
+    assert found == (outcome, "penstock_shop_eu: the slot does not exist any more")

@@ -143,3 +143,35 @@ def test_values_of_another_unique_column_may_be_swapped(
     given.spool.truncate(USERS).insert(USERS, ("4", "a", None))  # others reference the table
     assert write(target, given.batch(given.spool.commit(), second.end)) == []
     assert database.query("select id, name from app.users") == [(4, "a")]
+
+
+def test_new_rows_give_way_to_the_table_where_their_keys_are_there_already(
+    given: Given, database: Database, write: Write
+) -> None:
+    database.execute(
+        "create schema app",
+        "create table app.users (id int primary key, name text, score numeric(10, 2))",
+        "insert into app.users values (1, 'somebody else', 0), (3, 'untouched', 3)",
+    )
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a\tb", "1.5"), ("2", None, None))
+    assert write(target, given.batch(given.spool.commit())) == []
+    rows = database.query("select id, name, score::text from app.users order by id")
+    assert rows == [(1, "a\tb", "1.50"), (2, None, None), (3, "untouched", "3.00")]
+
+
+def test_a_changed_row_that_the_destination_lost_is_added(
+    given: Given, database: Database, write: Write
+) -> None:
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None), ("2", "b", None), ("3", "c", None))
+    first = given.batch(given.spool.commit())
+    assert write(target, first) == []
+    database.execute("delete from app.users where id = 2")
+    given.spool.update(USERS, ("1", "A", None)).update(USERS, ("2", "B", "2"))
+    given.spool.delete(USERS, ("3", None, None)).insert(USERS, ("4", "D", None))
+    assert write(target, given.batch(given.spool.commit(), first.end)) == []
+    rows = database.query("select id, name from app.users order by id")
+    assert rows == [(1, "A"), (2, "B"), (4, "D")]

@@ -114,11 +114,16 @@ class CaptureProcess:
     def pid(self) -> int:
         return self._child.pid
 
+    def has_begun(self) -> bool:
+        """Whether the spool is there to be read; raises what keeps the capture from starting."""
+        if manifest.exists(self._spec.spool) and is_captured(self._spec.spool):
+            return True
+        self.check()
+        return False
+
     def wait_until_captured(self, seconds: float = 120) -> None:
-        """Until the spool is there to be read; raises what keeps the capture from starting."""
         until = time.monotonic() + seconds
-        while not (manifest.exists(self._spec.spool) and is_captured(self._spec.spool)):
-            self.check()
+        while not self.has_begun():
             if time.monotonic() > until:
                 raise PenstockError("capture did not start", file=self._spec.spool / LOG)
             time.sleep(0.02)

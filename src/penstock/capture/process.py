@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import psycopg
 
@@ -31,7 +31,7 @@ from penstock.capture.worker import Worker
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, PublicationMissing
 from penstock.postgres import publication, slot
-from penstock.postgres.connection import connect, explain, replication_conninfo
+from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest
 from penstock.spool.manifest import Identity
@@ -86,6 +86,8 @@ class Capture:
         self._report("starting")
         with Receiver(replication_conninfo(spec.conninfo)) as receiver:
             position = self._find_position(receiver)
+            if position is None:
+                return
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             identity = Identity(receiver.system_id, receiver.database, spec.slot)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
@@ -96,9 +98,9 @@ class Capture:
                 self._report("streaming", slot=spec.slot, position=str(writer.recorded))
                 self._pump(receiver, writer)
 
-    def _find_position(self, receiver: Receiver) -> Lsn:
+    def _find_position(self, receiver: Receiver) -> Lsn | None:
         """Where to begin: where the spool ends, having checked that the slot still has what follows;
-        without a spool, where the slot begins."""
+        without a spool, where the slot begins. None if told to stop while the slot was being made."""
         spec = self._spec
         position = manifest.position(spec.spool)
         with connect(spec.conninfo) as connection:
@@ -108,12 +110,34 @@ class Capture:
                 return receiver.create_temporary_slot(spec.slot)
             found = slot.describe(connection, spec.slot)
             if found is None and position is None and spec.create_slot:
-                start = slot.create(connection, spec.slot, failover=spec.failover)
-                self._report("starting", created=spec.slot, position=str(start))
-                return start
+                return self._create_slot(connection)
         slot.check_usable(found, position or ZERO)
         assert found is not None
         return position or found.confirmed_flush or ZERO
+
+    def _create_slot(self, connection: Connection) -> Lsn | None:
+        """It waits for the transactions that run now, maybe for hours. Who is told to stop meanwhile must not
+        leave the server at it: it would make a slot that nobody reads, and keep its WAL."""
+        done = threading.Event()
+        watcher = threading.Thread(target=self._cancel_on_stop, args=(connection, done), daemon=True)
+        watcher.start()
+        try:
+            start = slot.create(connection, self._spec.slot, failover=self._spec.failover)
+        except PenstockError:
+            if self._stop.is_set():
+                return None
+            raise
+        finally:
+            done.set()
+            watcher.join()
+        self._report("starting", created=self._spec.slot, position=str(start))
+        return start
+
+    def _cancel_on_stop(self, connection: Connection, done: threading.Event) -> None:
+        while not done.wait(0.1):
+            if self._stop.is_set():
+                with suppress(psycopg.Error):
+                    connection.cancel_safe(timeout=5)
 
     def _learn_tables(self, writer: SpoolWriter) -> None:
         with connect(self._spec.conninfo) as connection, closing(TypeCatalog(lambda: connection)) as types:

@@ -1,52 +1,229 @@
-"""`penstock check`: whether everything that a configuration names can be reached and is ready."""
+"""`penstock check`: whether everything that a configuration names can be reached and is ready.
+
+Sources and PostgreSQL destinations have checks of their own; the state store and a class of the user's are
+looked at here. Nothing is made on the way: no file, no table, no object of the user's class.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from penstock.config import Config, DestinationConfig
+    from penstock.model import TableName
     from penstock.postgres.preflight import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
+
+About = tuple[str, str]
+"""What checks are about: `source`, `destination` or `state`, and its name."""
 
 
 def check(
     config: Annotated[Path, typer.Argument(help="The configuration file.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
 ) -> None:
-    """Check that every source is ready to be captured; change nothing.
+    """Check that sources, destinations and the state store are ready; change nothing.
 
     Exits with 1 if a check fails; a warning is no failure.
 
     Example: penstock check shop.yaml
     """
     from penstock.config import load
-    from penstock.postgres import preflight
 
-    loaded = load(config)
     failed = False
-    for source in loaded.sources:
-        checks = preflight.run(source, loaded.spool.path)
+    for about, checks in _checks(load(config)):
         failed = failed or any(check.outcome == "failure" for check in checks)
-        (_as_json if as_json else _for_people)(source.name, checks)
+        (_as_json if as_json else _for_people)(about, checks)
     if failed:
         raise typer.Exit(1)
 
 
-def _as_json(source: str, checks: list[Check]) -> None:
+def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
+    import sqlite3
+
+    from penstock.capture.launch import spool_of
+    from penstock.model.errors import PenstockError
+    from penstock.postgres import preflight
+    from penstock.postgres.preflight.check import failure
+    from penstock.spool import manifest
+
+    tables: list[TableName] = []
+    for source in config.sources:
+        captured = None
+        damage: list[Check] = []
+        try:
+            captured = manifest.position(spool_of(config, source))
+        except (PenstockError, sqlite3.Error) as error:
+            remedy = "Restore it from a backup, or remove the spool and copy the tables anew"
+            damage = [failure("spool", f"its manifest does not open: {error}", remedy)]
+        yield ("source", source.name), preflight.run(source, config.spool.path, captured) + damage
+        tables += preflight.published(source) if config.destinations else []
+    for destination in config.destinations:
+        yield ("destination", destination.name), _destination(destination, tables)
+    yield ("state", config.pipeline), [_state(config)]
+
+
+def _destination(destination: DestinationConfig, tables: list[TableName]) -> list[Check]:
+    from penstock.postgres.preflight.check import failure
+
+    match destination.type:
+        case "postgres":
+            from penstock.destinations.postgres import preflight
+            from penstock.pipeline.tables import target_of
+
+            return preflight.run(destination, sorted({target_of(destination, table) for table in tables}))
+        case "python":
+            return [_class(destination)]
+    return [failure("type", f"{destination.type} is not known", "Penstock has postgres and python so far")]
+
+
+def _class(destination: DestinationConfig) -> Check:
+    """A class is looked at, not made: who knows what it does when it is."""
+    import inspect
+    import sys
+    from importlib import import_module
+
+    from penstock.config.destinations import PythonOptions
+    from penstock.model.errors import without_secrets
+    from penstock.postgres.preflight.check import failure, ok
+
+    options = destination.settings(PythonOptions)
+    path = options.class_name
+    module, _, name = path.rpartition(".")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:
+        said = without_secrets(f"{type(error).__name__}: {error}")
+        return failure(
+            "class",
+            f"{path} cannot be imported: {said}",
+            "Give `class: module.Class`, in the working directory or installed",
+        )
+    wanted = ("truncate_table", "write_table_rows", "write_events")
+    lacking = [method for method in wanted if not callable(getattr(found, method, None))]
+    if inspect.isclass(found) and lacking:
+        return failure("class", f"{path} has no method {', '.join(lacking)}", "Add it")
+    try:
+        inspect.signature(found).bind(**options.options)
+    except (TypeError, ValueError) as error:
+        return failure("class", f"{path} does not take these options: {error}", "Correct `options`")
+    return ok("class", f"{path} can be imported")
+
+
+def _state(config: Config) -> Check:
+    """Whether the store can be used, and who uses it now."""
+    import psycopg
+
+    from penstock.model.errors import PenstockError
+    from penstock.postgres.connection import explain
+    from penstock.postgres.preflight.check import failure, ok
+    from penstock.state.store import Store
+
+    url = config.state.url.get_secret_value()
+    try:
+        new = _new_state(url)
+        if new is not None:
+            return new
+        with Store.open(url, config.pipeline, exclusive=False) as store:  # it is there: nothing is made
+            held = store.holder() if _may_be_held(url, config.pipeline) else None
+    except PenstockError as error:
+        return failure("state store", error.reason, error.remedy)
+    except psycopg.Error as error:
+        return failure("state store", explain(error).reason, explain(error).remedy)
+    return ok("state store", f"in use by {held}" if held else "is there, no pipeline uses it now")
+
+
+def _new_state(url: str) -> Check | None:
+    """What there is to say of a store that is not there yet; None if it is."""
+    from penstock.postgres.preflight.check import failure
+
+    scheme, _, rest = url.partition("://")
+    if scheme == "sqlite" and len(rest) > 1:
+        return _new_file(Path(rest[1:]))
+    if scheme in ("postgresql", "postgres", "postgresql+psycopg", "postgres+psycopg"):
+        return _new_schema(f"postgresql://{rest}")
+    return failure(
+        "state store",
+        "`state.url` is not one that Penstock knows",
+        "Give sqlite:///path/to/file or postgresql://…",
+    )
+
+
+def _new_file(file: Path) -> Check | None:
+    import os
+    import sqlite3
+    from contextlib import closing
+
+    from penstock.postgres.preflight.check import failure, ok
+
+    if not file.exists():
+        folder = next(path for path in file.absolute().parents if path.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            return failure(
+                "state store", f"{folder} cannot be written to", "Correct state.url, or the folder's owner"
+            )
+        return ok("state store", f"{file} will be created")
+    if not os.access(file, os.W_OK) or not os.access(file.parent, os.W_OK | os.X_OK):
+        return failure("state store", f"{file} cannot be written to", "Correct its owner")
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            ours = database.execute("select 1 from sqlite_master where name = 'state_format'").fetchone()
+    except sqlite3.Error as error:
+        return failure("state store", f"{file} does not open: {error}", "Give another `state.url`")
+    return None if ours else ok("state store", f"its tables will be created in {file}")
+
+
+def _new_schema(dsn: str) -> Check | None:
+    from penstock.postgres.connection import connect
+    from penstock.postgres.preflight.check import failure, ok
+
+    with connect(dsn) as connection:
+        row = connection.execute(
+            """
+            select to_regclass('penstock.state_format') is not null,
+                   coalesce((select has_schema_privilege(oid, 'create') and has_schema_privilege(oid, 'usage')
+                             from pg_namespace where nspname = 'penstock'),
+                            has_database_privilege(current_database(), 'create'))
+            """
+        ).fetchone()
+    there, may_create = row or (False, False)
+    if there:
+        return None
+    if not may_create:
+        return failure(
+            "state store",
+            "the role may not create the schema penstock, or tables in it",
+            "Run: grant create on database … to …",
+        )
+    return ok("state store", "its tables will be created in the schema penstock")
+
+
+def _may_be_held(url: str, pipeline: str) -> bool:
+    """Asking who holds it makes the lock's file where there is none, and then nobody does."""
+    from urllib.parse import quote
+
+    scheme, _, file = url.partition(":///")
+    return scheme != "sqlite" or Path(f"{file}.{quote(pipeline, safe='')}.lock").exists()
+
+
+def _as_json(about: About, checks: list[Check]) -> None:
     import json
     from dataclasses import asdict
 
     for one in checks:
-        print(json.dumps({"source": source, **asdict(one)}, ensure_ascii=False))
+        print(json.dumps({about[0]: about[1], **asdict(one)}, ensure_ascii=False))
 
 
-def _for_people(source: str, checks: list[Check]) -> None:
+def _for_people(about: About, checks: list[Check]) -> None:
     """Plain lines in a pipe; colours on a terminal."""
-    typer.secho(source, bold=True)
+    kind, name = about
+    typer.secho(name if kind == "source" else f"{kind} {name}", bold=True)
     for one in checks:
         outcome = typer.style(f"{one.outcome.value:<8}", fg=COLOURS[one.outcome.value])
         typer.echo(f"  {outcome} {one.name}: {one.detail}" + (f". {one.remedy}" if one.remedy else ""))

@@ -185,6 +185,9 @@ class Target(Protocol):
         """Apply a batch. Tables that could not be written are told, with the reason: they stay where they
         were, at the batch's start. Raises what concerns the whole destination."""
 
+    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
+        """A table stops at `position` without any doing of the destination's: what follows waits for it."""
+
     def forget(self, source: str, table: TableId) -> None:
         """The table is no longer delivered. Its data stays."""
 

@@ -10,8 +10,9 @@ The snapshot is open, and with it a transaction at the source, only from 2 to 3.
 from __future__ import annotations
 
 import threading
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -39,9 +40,8 @@ class Copier:
         self._config = config
         self._spark = spark
         self._pool = ThreadPoolExecutor(config.initial_copy.workers, thread_name_prefix="copy")
-        self._running: set[TableKey] = set()
+        self._running: dict[TableKey, Stream] = {}
         self._lock = threading.Lock()
-        self._stop = threading.Event()
         self._log = structlog.get_logger("penstock.pipeline")
 
     def look(self, streams: Iterable[Stream]) -> None:
@@ -56,7 +56,7 @@ class Copier:
             with self._lock:
                 if len(self._running) >= self._config.initial_copy.workers:
                     return
-                self._running.add(state.key)
+                self._running[state.key] = stream
             self._pool.submit(self._copy, stream, state)
 
     def progress(self, state: TableState) -> int:
@@ -71,28 +71,35 @@ class Copier:
                     done, total = done + found.numCompletedTasks, total + found.numTasks
         return state.total_bytes * done // total if total else 0
 
-    def stop(self) -> None:
-        """Copies that are not finished are given up: they are made anew at the next start."""
-        self._stop.set()
+    def give_up(self, streams: Collection[Stream]) -> None:
+        """Copies of streams that are stopping, if they are not finished: they are made anew at the next
+        start. Cancelled until they have ended: a job that only begins now would not notice."""
+        while running := self._of(streams):
+            for key in running:
+                self._spark.sparkContext.cancelJobGroup(_group(key))
+            time.sleep(0.1)
+
+    def _of(self, streams: Collection[Stream]) -> list[TableKey]:
         with self._lock:
-            running = list(self._running)
-        for key in running:
-            self._spark.sparkContext.cancelJobGroup(_group(key))
+            return [key for key, stream in self._running.items() if stream in streams]
+
+    def close(self) -> None:
+        """When all were given up."""
         self._pool.shutdown(wait=True)
 
     def _copy(self, stream: Stream, state: TableState) -> None:
         try:
             self._attempt(stream, state)
         except PenstockError as error:
-            if not self._stop.is_set():
+            if not stream.stopping.is_set():
                 stream.fail(state, error, None)
         except Exception as error:
-            if not self._stop.is_set():
+            if not stream.stopping.is_set():
                 self._log.exception("copy failed", table=str(state.name))
                 stream.fail(state, PenstockError(f"the copy failed: {error}"[:1000]), None)
         finally:
             with self._lock:
-                self._running.discard(state.key)
+                del self._running[state.key]
 
     def _attempt(self, stream: Stream, state: TableState) -> None:
         conninfo, table = stream.feed.spec.conninfo, state.key.table
@@ -101,8 +108,8 @@ class Copier:
                 settle(connection)
                 position = stream.tables.hold(table)
                 if not state.detail.get("fresh"):
-                    wait_for_writers(connection, table, self._stop)
-                if self._stop.is_set():
+                    wait_for_writers(connection, table, stream.stopping)
+                if stream.stopping.is_set():
                     return
                 with Snapshot.open(conninfo, table) as snapshot:
                     found = facts.gather(connection, stream.feed.source.publication_name, [table])
@@ -113,8 +120,10 @@ class Copier:
 
     def _make(self, stream: Stream, state: TableState, found: Facts, snapshot: Snapshot) -> None:
         schema = stream.changes.learnt(found)
+        streaming_only = stream.feed.source.startup_mode == "streaming_only"
         state = replace(
             state,
+            snapshot=None if streaming_only else state.snapshot,  # no change is in a copy of nothing
             name=schema.name,
             target=stream.tables.target_of(schema.name),
             version=schema.version,
@@ -122,7 +131,6 @@ class Copier:
             detail=found.detail(),
         )
         stream.tables.put(state, "copying")
-        streaming_only = stream.feed.source.startup_mode == "streaming_only"
         ranges = (
             []
             if streaming_only
@@ -135,14 +143,20 @@ class Copier:
         assert state.copy is not None
         delivery = stream.tables.delivery(schema, state.detail)
         copy = TableCopy(state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges))
+        copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
         try:
-            rows = stream.target.copy_table(stream.transforms.copy(stream.tables.rules(schema.name), copy))
+            rows = self._nothing(stream, copy) if streaming_only else stream.target.copy_table(copy)
         except PenstockError:
             snapshot.alive()  # if the snapshot is gone, that is what went wrong
             raise
         if stream.tables.get(state.key.table) is not None:
             finished = replace(state, phase=Phase.FINISHED_COPY, rows=rows, copied_bytes=state.total_bytes)
             stream.tables.put(finished, f"copied {rows} rows")
+
+    def _nothing(self, stream: Stream, copy: TableCopy) -> int:
+        """With `streaming_only` what the destination has stays: it is told that there are no rows at all,
+        not even of a transform. A destination that only knows full copies is told nothing."""
+        return stream.target.copy_table(replace(copy, rows=None)) if stream.target.remembers else 0
 
 
 def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:

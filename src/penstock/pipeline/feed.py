@@ -2,15 +2,28 @@
 
 `look_after` is called every moment from the pipeline's own thread and does what is due. Whatever needs the
 source's server may fail while that is down; capture waits for it, and so does the rest.
+
+A slot that has lost changes ends the pipeline, or, with `on_slot_lost: resync`, begins anew: `lost` says so,
+the pipeline lets go of everything that reads the spool and marks the tables to be copied, then calls
+`start_over`. What a crash leaves, after each step:
+1. the tables are marked in the store: the slot is as lost as before, and the next start does all this again;
+2. the slot is dropped: without slot, but with a spool, it is still lost: the same;
+3. the spool is moved away, as a whole: the next start makes a new slot and a new spool, as the very first
+   did, and copies the marked tables; what was moved away is removed when the same happens again;
+4. the new slot is there, without spool, or with it: an ordinary start.
+The destinations keep what they have until the new copies are handed over.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import psycopg
 import structlog
@@ -20,12 +33,16 @@ from penstock.capture.launch import CaptureProcess
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, PenstockError, TableBusy
+from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolInUse, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
+from penstock.postgres import slot
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
+from penstock.spool.writer import captured_by
+
+Answer = TypeVar("Answer")
 
 DISCOVERY = 2.0
 """Seconds between two looks at the publication."""
@@ -34,6 +51,8 @@ MARGIN = timedelta(seconds=1)
 """A commit's time is taken a moment before its record is in the WAL; this is longer than that moment."""
 REMEMBERED = 3600
 """Readings of the clock that are kept: how far behind a destination may be to be told its time."""
+LONG = 10.0
+"""Seconds after which it is said what a start waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +68,13 @@ class Feed:
         self.name = source.name
         self.source = source
         self.spec = launch.spec_of(config, source)
-        self.fresh = not manifest.exists(self.spec.spool)
-        """Whether the spool begins with this run: then everything since the slot began is in it."""
+        self.fresh: frozenset[TableId] = frozenset()
+        """Tables that were published before the slot began: the stream has all that is not in a snapshot.
+        Of one that was published later, a transaction that was running may have written rows unseen."""
+        self.lost: SlotLost | None = None
+        """Why the slot is to be made anew, while that is not done."""
         self.error: PenstockError | None = None
+        self._let_go = False
         self._capture: CaptureProcess | None = None
         self._backoff = Backoff(config.retry.initial, config.retry.max)
         self._again_at = 0.0
@@ -62,22 +85,48 @@ class Feed:
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
 
-    def start(self) -> None:
-        """The publication in step, the capture running, the tables known."""
+    def start(self, stop: threading.Event) -> None:
+        """The publication in step, the tables known, the capture running; or the slot known to be lost.
+
+        To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
+        """
         for done in launch.prepare(self.source):
             self._log.info(done)
+        self._begin()
+        begun = time.monotonic()
+        try:
+            while not self._has_begun() and not stop.wait(0.02):
+                if time.monotonic() - begun > LONG:
+                    begun = float("inf")
+                    self._log.info("waiting for the slot: transactions that were running must end first")
+        except PenstockError as error:
+            self._end_capture()
+            if not self._is_to_be_replaced(error):
+                raise
+
+    def _begin(self) -> None:
+        """Look at the tables, then start the capture, which makes a slot where there is none."""
+        found = self.discover()
+        with self._lock:
+            existing = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
+        self.fresh = frozenset() if existing else frozenset(found.tables)
         self._capture = CaptureProcess(self.spec)
-        self._capture.wait_until_captured()
-        self.discover()
+
+    def _has_begun(self) -> bool:
+        return self._capture is not None and self._capture.has_begun()
 
     def stop(self) -> None:
-        if self._capture is not None:
-            self._capture.close()
+        self._end_capture()
         if self._connection is not None:
             self._connection.close()
 
     def open(self) -> Manifest:
         return Manifest.open(self.spec.spool)
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a spool for streams to read."""
+        return self.lost is None and manifest.exists(self.spec.spool)
 
     @property
     def found(self) -> Found:
@@ -89,8 +138,8 @@ class Feed:
     def look_after(self) -> bool:
         """Do what is due; says whether the tables were looked at anew. Raises what cannot be waited for."""
         now = time.monotonic()
-        self._keep_capturing(now)
         try:
+            self._keep_capturing(now)
             if now - self._read_clock >= CLOCK:
                 self._read_clock = now
                 self._note_time()
@@ -104,51 +153,109 @@ class Feed:
         return False
 
     def _keep_capturing(self, now: float) -> None:
-        if self._capture is None:
-            if now >= self._again_at:
-                self._capture = CaptureProcess(self.spec)
-            return
+        if self._capture is not None:
+            self._attempt(self._capture.check)
+        elif now >= self._again_at and self.lost is None:
+            self._capture = CaptureProcess(self.spec)
+        elif now >= self._again_at and self._let_go:
+            self._attempt(self._replace)
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        """What ends a capture, or keeps it from beginning, is tried again where that can help."""
         try:
-            self._capture.check()
+            work()
         except PenstockError as error:
+            self._end_capture()
+            if self._is_to_be_replaced(error):
+                return
             if not error.retry and type(error) is not PenstockError:
                 raise error.at(source=self.name) from None
             pause = self._backoff.pause()
             self._log.warning("capture ended", error=str(error), again_in=round(pause, 1))
+            self._again_at = time.monotonic() + pause
+
+    def _is_to_be_replaced(self, error: PenstockError) -> bool:
+        """Whether the error is that the slot is lost, and it may be made anew; that is noted."""
+        resync = self.source.replication.on_slot_lost == "resync"
+        if not isinstance(error, SlotLost) or not resync or self.lost is not None:
+            return False
+        self.lost = error
+        self._log.warning("slot lost", error=str(error.at(source=self.name)))
+        return True
+
+    def _end_capture(self) -> None:
+        if self._capture is not None:
             self._capture.close()
-            self._capture, self._again_at = None, now + pause
+            self._capture = None
 
     def discover(self) -> Found:
         """Look at the published tables now; where the publication is ours, bring it in step first."""
         with self._lock:
             self._looked = time.monotonic()
-            connection = self._connected()
-            try:
-                for done in launch.adjust(connection, self.source):
-                    self._log.info(done)
-                known = self._found.tables if self._found else {}
-                tables = facts.gather(connection, self.source.publication_name, unsized=known)
-                lsn = facts.wal_position(connection)
-            except psycopg.Error as error:
-                raise self._lost(error) from None
-            self._found, self.error = Found(tables, lsn), None
+            self._found, self.error = self._asked(self._look), None
             return self._found
+
+    def _look(self) -> Found:
+        connection = self._connected()
+        for done in launch.adjust(connection, self.source):
+            self._log.info(done)
+        known = self._found.tables if self._found else {}
+        tables = facts.gather(connection, self.source.publication_name, unsized=known)
+        return Found(tables, facts.wal_position(connection))
+
+    # A lost slot
+
+    def start_over(self) -> None:
+        """Nobody reads the spool any more, and the tables are marked to be copied: begin anew."""
+        if not self._let_go:
+            self._let_go, self._again_at = True, 0.0
+
+    def _replace(self) -> None:
+        """A new slot and a new spool in the place of those that were lost."""
+        self._drop_slot()
+        self._remove_spool()
+        for done in launch.prepare(self.source):
+            self._log.info(done)
+        self._begin()
+        self.lost, self._let_go = None, False
+        self._backoff.reset()
+        self._log.info("capture begins anew", slot=self.spec.slot)
+
+    def _drop_slot(self) -> None:
+        """Never one that is not ours: for another plugin, of another database."""
+        assert self.lost is not None
+        with self._lock:
+            found = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
+            if found is not None and (found.plugin != slot.PLUGIN or not found.here):
+                raise self.lost
+            if found is not None:
+                self._asked(lambda: slot.drop(self._connected(), self.spec.slot))
+
+    def _remove_spool(self) -> None:
+        spool = self.spec.spool
+        holder = captured_by(spool)
+        if holder is not None:
+            raise SpoolInUse(f"process {holder} captures into this spool", file=spool)
+        aside = spool.with_name(f".{spool.name}.lost")  # no source is called that: names begin with a letter
+        shutil.rmtree(aside, ignore_errors=True)
+        if spool.exists():
+            spool.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
 
     # What the time is
 
     def _note_time(self) -> None:
         with self._lock:
-            try:
-                row = self._connected().execute("select clock_timestamp()").fetchone()
-                assert row is not None
-                lsn = facts.wal_position(self._connected())
-            except psycopg.Error as error:
-                raise self._lost(error) from None
+            row = self._asked(lambda: self._connected().execute("select clock_timestamp()").fetchone())
+            assert row is not None
+            lsn = self._asked(lambda: facts.wal_position(self._connected()))
         self._clock.append((lsn, row[0] - MARGIN))
 
     def complete_through(self, position: Lsn) -> datetime | None:
         """The time up to which everything that committed stands before this position, as far as is known."""
         return next((at for lsn, at in reversed(self._clock) if lsn <= position), None)
+
+    # The connection
 
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
@@ -156,12 +263,15 @@ class Feed:
             self._connection.execute("set lock_timeout = '2s'")  # sizes want a lock; nobody waits for us
         return self._connection
 
-    def _lost(self, error: psycopg.Error) -> PenstockError:
-        """What a failed statement means; the next one gets a connection of its own."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        told = explain(error)
-        if isinstance(told, TableBusy):  # of some table, which need not be the one at hand
-            told = ConnectionFailed(told.reason, remedy=told.remedy)
-        return told.at(source=self.name)
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        """The answer; or what a failed statement means, and the next one gets a connection of its own."""
+        try:
+            return question()
+        except psycopg.Error as error:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            told = explain(error)
+            if isinstance(told, TableBusy):  # of some table, which need not be the one at hand
+                told = ConnectionFailed(told.reason, remedy=told.remedy)
+            raise told.at(source=self.name) from None

@@ -7,34 +7,43 @@ What comes back becomes changes again, in the spool's own schema, as a segment t
     new image     old image      becomes
     passes        -              what it was (an update of a row that was not there adds it)
     fails         -              a delete by its key (an insert: nothing)
+    passes        passes         an update from the old image to the new one
     passes        fails          an insert
     fails         passes         a delete of the old image
     fails         fails          nothing
+
+A delete has no new image and a truncate none at all: a row stands in for it, of which nothing is asked.
+Images travel in the order of the changes, the old one of a change directly behind the new one.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Run, TableChanges
-from penstock.model import TableSchema
+from penstock.model import Lsn, TableSchema
 from penstock.model.errors import TransformRefused
-from penstock.spark.columns import Rows, completed
+from penstock.spark.columns import Rows, completed, offsets_of
 from penstock.spark.shapes import typed_column
 from penstock.spark.types import arrow_type
 from penstock.spool import segment
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
 
 OLD, PASSES, COMPUTED = "_penstock_old", "_penstock_passes", "_penstock_computed"
-_NOT_SENT = "its value was not sent, and `where` or `set` needs it"
+CHANGE = tuple(f"_penstock_{name}" for name in SCHEMA.names)
+"""The columns of the change itself, beside its image's."""
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,125 +57,214 @@ class Imaging:
     taken: tuple[int | None, ...]
     """For each delivered column its place in the source's row; None: it is computed."""
 
+    # There
+
     @property
     def schema(self) -> pa.Schema:
         """The change as it is, whether the image is the old one, and the columns that are needed."""
         columns = [self.source.columns[place] for place in self.needed]
         fields = [pa.field(column.name, arrow_type(column.type)) for column in columns]
-        change = [pa.field(f"_penstock_{field.name}", _spark_has(field.type)) for field in SCHEMA]
+        change = [pa.field(name, _spark_has(field.type)) for name, field in zip(CHANGE, SCHEMA, strict=True)]
         return pa.schema([*change, pa.field(OLD, pa.bool_()), *fields])
 
     def images(self, changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
         for rows in rows_of(changes, run):
-            after = self._images(rows, completed(rows, len(self.source.columns)), old=False)
-            full = pa.array(rows["before_kind"].to_numpy() == BeforeKind.FULL)
-            before = self._images(rows.filter(full), rows["before"].filter(full), old=True)
-            both = (
-                pa.Table.from_batches([after, before]) if before.num_rows else pa.Table.from_batches([after])
-            )
-            order = [(f"_penstock_{name}", "ascending") for name in ("commit_lsn", "seq")]
-            yield from both.sort_by([*order, (OLD, "ascending")]).combine_chunks().to_batches()
+            yield self.images_of(rows)
 
-    def _images(self, rows: pa.RecordBatch, lists: pa.ListArray, *, old: bool) -> pa.RecordBatch:
-        """A delete has no new image and a truncate none at all: their columns are null."""
-        truncate = pa.array(rows["op"].to_numpy() == Op.TRUNCATE)
-        if truncate.true_count:
-            lists = pc.if_else(truncate, pa.scalar(None, lists.type), lists)
+    def images_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Each image carries its own row only, and the new one the old key if there is no old image."""
+        truncate, full = (
+            rows["op"].to_numpy() == Op.TRUNCATE,
+            rows["before_kind"].to_numpy() == BeforeKind.FULL,
+        )
+        sent = _with(rows, after=_unless(truncate, rows["after"]))
+        after = completed(sent, len(self.source.columns))
+        unsent = _unless(full, rows["unchanged"])  # the old row has them
+        self._refuse_unsent(rows, unsent)
+        said = pc.if_else(pa.array(truncate), rows["after"], after) if truncate.any() else after
+        new = self._images(
+            _with(rows, before=_unless(full, rows["before"]), after=said, unchanged=unsent), after
+        )
+        if not full.any():
+            return new
+        told = rows.filter(pa.array(full))
+        bare = _with(told, after=_nulls(told, "after"), unchanged=_nulls(told, "unchanged"))
+        old = self._images(bare, told["before"], old=True)
+        of_change = np.concatenate([np.arange(len(rows)), np.flatnonzero(full)])
+        return pa.concat_batches([new, old]).take(pa.array(np.argsort(of_change, kind="stable")))
+
+    def _images(self, rows: pa.RecordBatch, lists: pa.ListArray, *, old: bool = False) -> pa.RecordBatch:
         values = Rows(lists, len(self.source.columns))
-        columns = []
-        for place in self.needed:
-            column = self.source.columns[place]
-            if not old:
-                self._refuse_unsent(rows, place)
-            columns.append(typed_column(values.column(place), column, rows, self.source))
-        flags = pa.repeat(pa.scalar(old), len(rows))
-        filled = rows.set_column(rows.schema.get_field_index("after"), "after", lists) if not old else rows
-        change = [
-            column.cast(_spark_has(field.type)) for column, field in zip(filled.columns, SCHEMA, strict=True)
+        columns = [
+            typed_column(values.column(place), self.source.columns[place], rows, self.source)
+            for place in self.needed
         ]
+        change = [rows[field.name].cast(_spark_has(field.type)) for field in SCHEMA]
+        flags = pa.repeat(pa.scalar(old), len(rows))
         return pa.RecordBatch.from_arrays([*change, flags, *columns], schema=self.schema)
 
-    def _refuse_unsent(self, rows: pa.RecordBatch, place: int) -> None:
-        full = rows["before_kind"].to_numpy() == BeforeKind.FULL
-        for row, places in enumerate(rows["unchanged"].to_pylist()):
-            if places and place in places and not full[row]:
-                raise TransformRefused(
-                    _NOT_SENT,
-                    table=self.source.name,
-                    column=self.source.columns[place].name,
-                    remedy="Run `alter table … replica identity full` at the source, then `penstock retry`",
-                )
+    def _refuse_unsent(self, rows: pa.RecordBatch, unsent: pa.ListArray) -> None:
+        places = np.asarray(unsent.flatten())
+        missed = np.flatnonzero(np.isin(places, self.needed))
+        if len(missed):
+            row = pc.list_parent_indices(unsent)[missed[0]].as_py()
+            raise TransformRefused(
+                "its value was not sent, and `where` or `set` needs it",
+                table=self.source.name,
+                column=self.source.columns[places[missed[0]]].name,
+                lsn=Lsn(rows["lsn"][row].as_py()),
+                remedy="Run `alter table … replica identity full` at the source, then `penstock retry`",
+            )
 
     # Back again
 
     def changes(self, images: pa.RecordBatch) -> pa.RecordBatch:
         """Images with what Spark SQL said of them, as changes of the delivered table."""
-        found: list[dict[str, Any]] = []
-        for rows in _by_change(images.to_pylist()):
-            change = self._change(rows)
-            if change is not None:
-                found.append(change)
-        return pa.RecordBatch.from_pylist(found, schema=SCHEMA)
+        judged = _Judged.of(images)
+        rows = pa.RecordBatch.from_arrays(
+            [
+                images[name].take(pa.array(judged.at)).cast(f.type)
+                for name, f in zip(CHANGE, SCHEMA, strict=True)
+            ],
+            schema=SCHEMA,
+        )
+        given = {
+            "schema_version": pa.repeat(pa.scalar(self.delivered.version, pa.int32()), len(rows)),
+            "op": pa.array(judged.becomes, pa.int8()),
+            "before_kind": pa.array(judged.before_kind(rows), pa.int8()),
+            "before": self._before(rows, judged, images),
+            "after": self._after(rows, judged, images),
+            "unchanged": self._unsent(_unless(~judged.new, rows["unchanged"])),
+        }
+        return _with(rows, **given)
 
-    def _change(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        new, old = rows[0], rows[1] if len(rows) > 1 else None
-        change = {name: new[f"_penstock_{name}"] for name in SCHEMA.names}
-        change["schema_version"] = self.delivered.version
-        if change["op"] == Op.TRUNCATE:
-            return change
-        key_only = change["before"] if old is None else None
-        before = None if old is None or not old[PASSES] else self._row(old["_penstock_before"], old)
-        if change["op"] == Op.DELETE:
-            if old is not None and before is None:
-                return None
-            return change | {"before": before or self._plain(key_only)}
-        after = self._row(change["after"], new) if new[PASSES] else None
-        if after is None:
-            return self._left(change, before, old is not None)
-        change |= {"after": after, "unchanged": self._unsent(change["unchanged"])}
-        if old is None:
-            return change | {"before": self._plain(key_only)}
-        if before is None:
-            return change | {"op": int(Op.INSERT), "before": None, "before_kind": int(BeforeKind.NONE)}
-        return change | {"before": before}
+    def _before(self, rows: pa.RecordBatch, judged: _Judged, images: pa.RecordBatch) -> pa.ListArray:
+        whole = np.flatnonzero(judged.was)
+        by_key = ~judged.told & np.asarray(rows["before"].is_valid())
+        by_new = ~judged.told & ~by_key & judged.gone
+        return _placed(
+            len(rows),
+            [
+                (whole, self._rows(images, "before", judged.at[whole] + 1)),
+                (np.flatnonzero(by_key), self._keys(rows["before"].filter(pa.array(by_key)))),
+                (np.flatnonzero(by_new), self._keys(rows["after"].filter(pa.array(by_new)))),
+            ],
+        )
 
-    def _left(
-        self, change: dict[str, Any], before: list[str | None] | None, knew: bool
-    ) -> dict[str, Any] | None:
-        """The new row is not for the destination: the old one, if it was, goes."""
-        if change["op"] == Op.INSERT or (knew and before is None):
-            return None
-        gone = change | {"op": int(Op.DELETE), "after": None, "unchanged": None}
-        if before is not None:
-            return gone | {"before": before}
-        key = self._plain(change["before"] if change["before"] is not None else change["after"])
-        return gone | {"before": key, "before_kind": int(BeforeKind.KEY)}
+    def _after(self, rows: pa.RecordBatch, judged: _Judged, images: pa.RecordBatch) -> pa.ListArray:
+        new, truncate = np.flatnonzero(judged.new), np.flatnonzero(judged.becomes == Op.TRUNCATE)
+        return _placed(
+            len(rows),
+            [(new, self._rows(images, "after", judged.at[new])), (truncate, rows["after"].take(truncate))],
+        )
 
-    def _row(self, values: Sequence[str | None], image: Mapping[str, Any]) -> list[str | None]:
-        computed = iter(image[COMPUTED] or ())
-        return [next(computed) if place is None else values[place] for place in self.taken]
+    def _rows(self, images: pa.RecordBatch, side: str, at: Ints) -> pa.ListArray:
+        """The rows of these images as they are delivered."""
+        given = Rows(images[f"_penstock_{side}"].take(pa.array(at)), len(self.source.columns))
+        computed = Rows(images[COMPUTED].take(pa.array(at)), self.taken.count(None))
+        first, first_computed = given.first, len(given.values) + computed.first
+        made = iter(range(computed.width))
+        columns = [first_computed + next(made) if place is None else first + place for place in self.taken]
+        values = pa.concat_arrays([given.values, computed.values.cast(pa.string())])
+        return _lists(values.take(pa.array(_by_row(columns))), len(at), len(columns))
 
-    def _plain(self, values: Sequence[str | None] | None) -> list[str | None] | None:
-        """An old key: computed columns are never part of it."""
-        return None if values is None else [None if p is None else values[p] for p in self.taken]
+    def _keys(self, lists: pa.ListArray) -> pa.ListArray:
+        """Of rows, their key only. Computed columns are never part of it."""
+        given = Rows(lists, len(self.source.columns))
+        key = [column.key for column in self.delivered.columns]
+        places = [place if k and place is not None else -1 for k, place in zip(key, self.taken, strict=True)]
+        columns = [np.where(place < 0, -1, given.first + place) for place in places]
+        index = _by_row(columns)
+        return _lists(given.values.take(pa.array(index, mask=index < 0)), len(lists), len(columns))
 
-    def _unsent(self, places: Sequence[int] | None) -> list[int] | None:
-        if not places:
-            return places if places is None else list(places)
-        return [new for new, place in enumerate(self.taken) if place is not None and place in places]
+    def _unsent(self, unchanged: pa.ListArray) -> pa.ListArray:
+        """The places of columns that were not sent, where they are delivered."""
+        delivered_at = np.full(len(self.source.columns), -1, np.int32)
+        for new, place in enumerate(self.taken):
+            if place is not None:
+                delivered_at[place] = new
+        places = delivered_at[np.asarray(unchanged.flatten(), np.int64)]
+        rows = np.asarray(pc.list_parent_indices(unchanged), np.int64)[places >= 0]
+        lengths = np.bincount(rows, minlength=len(unchanged))
+        return pa.ListArray.from_arrays(
+            offsets_of(lengths), pa.array(places[places >= 0], pa.int32()), mask=unchanged.is_null()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What becomes of changes, by what was said of their images; only of those that are delivered."""
+
+    at: Ints
+    """Where a change's new image stands among the images."""
+    becomes: npt.NDArray[np.int8]
+    new: Mask
+    """There is a new row, and it passes."""
+    told: Mask
+    """There is an old image, and it …"""
+    was: Mask
+    """… passes."""
+    gone: Mask
+    """It is an update of which only a delete remains."""
+
+    @classmethod
+    def of(cls, images: pa.RecordBatch) -> _Judged:
+        is_old, passes = (
+            np.append(images[name].to_numpy(zero_copy_only=False), False) for name in (OLD, PASSES)
+        )
+        at = np.flatnonzero(~is_old[:-1])
+        op = images["_penstock_op"].to_numpy()[at].astype(np.int8)
+        told = is_old[at + 1]
+        was = told & passes[at + 1]
+        new = passes[at] & (op != Op.DELETE) & (op != Op.TRUNCATE)
+        gone = ~new & (op == Op.UPDATE) & (was | ~told)
+        kept = new | gone | (op == Op.TRUNCATE) | ((op == Op.DELETE) & (was | ~told))
+        becomes = np.where(gone, np.int8(Op.DELETE), np.where(new & told & ~was, np.int8(Op.INSERT), op))
+        return cls(at[kept], becomes[kept], new[kept], told[kept], was[kept], gone[kept])
+
+    def before_kind(self, rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
+        entered, by_key = self.told & ~self.was, self.gone & ~self.told
+        kinds = np.where(by_key, np.int8(BeforeKind.KEY), rows["before_kind"].to_numpy())
+        return np.where(entered, np.int8(BeforeKind.NONE), kinds)
+
+
+# Lists and batches
+
+
+def _unless(mask: Mask, lists: pa.ListArray) -> pa.ListArray:
+    return pc.if_else(pa.array(mask), pa.scalar(None, lists.type), lists) if mask.any() else lists
+
+
+def _nulls(rows: pa.RecordBatch, name: str) -> pa.Array:
+    return pa.nulls(len(rows), rows.schema.field(name).type)
+
+
+def _with(rows: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:
+    """The rows with these columns in the place of theirs."""
+    found = [columns.get(name, rows[name]) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(found, schema=rows.schema)
+
+
+def _by_row(columns: Sequence[Ints]) -> Ints:
+    return np.column_stack(columns).ravel()
+
+
+def _lists(values: pa.StringArray, rows: int, width: int) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1) * width, pa.int32()), values)
+
+
+def _placed(count: int, pieces: Sequence[tuple[Ints, pa.ListArray]]) -> pa.ListArray:
+    """The lists of each piece at its rows; null at the others."""
+    at = np.full(count, -1, np.int64)
+    at[np.concatenate([rows for rows, _ in pieces])] = np.arange(sum(len(rows) for rows, _ in pieces))
+    return pa.concat_arrays([lists for _, lists in pieces]).take(pa.array(at, mask=at < 0))
 
 
 def _spark_has(type: pa.DataType) -> pa.DataType:
     return pa.int16() if type == pa.int8() else type
 
 
-def _by_change(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """The new image of a change, and the old one if it follows."""
-    start = 0
-    while start < len(rows):
-        end = start + 2 if start + 1 < len(rows) and rows[start + 1][OLD] else start + 1
-        yield rows[start:end]
-        start = end
+# What tasks do
 
 
 def write_segment(
@@ -185,16 +283,23 @@ def write_segment(
 
 
 def whole_changes(images: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut so that the two images of a change are never parted."""
-    held: pa.RecordBatch | None = None
+    """The same rows, cut so that the two images of a change are never parted.
+
+    Only a new image at the very end of a batch may have its old one in the next: that row alone waits.
+    """
+    waiting: pa.RecordBatch | None = None
     for batch in images:
-        if held is not None:
-            batch = pa.Table.from_batches([held, batch]).combine_chunks().to_batches()[0]
         if not batch.num_rows:
             continue
-        keep = batch.num_rows - (2 if batch[OLD][-1].as_py() else 1)
-        if keep > 0:
-            yield batch.slice(0, keep)
-        held = batch.slice(keep)
-    if held is not None and held.num_rows:
-        yield held
+        if waiting is not None:
+            parted = batch[OLD][0].as_py()
+            yield pa.concat_batches([waiting, batch.slice(0, 1)]) if parted else waiting
+            batch = batch.slice(1) if parted else batch
+            waiting = None
+        if batch.num_rows and not batch[OLD][-1].as_py():
+            waiting = batch.slice(batch.num_rows - 1)
+            batch = batch.slice(0, batch.num_rows - 1)
+        if batch.num_rows:
+            yield batch
+    if waiting is not None:
+        yield waiting

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 
 import structlog
 from py4j.protocol import Py4JNetworkError
@@ -32,6 +33,7 @@ from penstock.model.phases import Phase
 from penstock.pipeline.copying import Copier
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.stream import Stream
+from penstock.pipeline.tables import to_be_copied
 from penstock.postgres.connection import connect
 from penstock.spark.session import session
 from penstock.state.store import Request, Store, TableState
@@ -39,6 +41,8 @@ from penstock.state.store import Request, Store, TableState
 ROUND = 0.05
 """Seconds between two rounds of the thread."""
 HOUSEKEEPING = 1.0
+YOUNG = 0.2
+"""Seconds between two looks at a spool that has still to come to where a destination is."""
 
 # Batches of the stream and tasks of copies share the machine, each with a pool of its own.
 _SPARK = {"spark.scheduler.mode": "FAIR"}
@@ -70,22 +74,31 @@ class Pipeline:
 
     def _run(self, once: bool) -> bool:
         targets = [make(self.config, destination) for destination in self.config.destinations]
-        with self._store() as store, self._sources(once), self._spark() as spark:
-            until = {feed.name: self._mark(feed) for feed in self._feeds} if once else {}
-            self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
-            copier = Copier(self.config, spark)
-            try:
-                while not self.stop.is_set():
-                    self._go_round(store, spark, copier)
-                    if once and self._finished(store, until):
-                        break
-                    self.stop.wait(ROUND)
-            finally:
-                self._end(self._streams, copier)
-                copier.close()
-                for target in targets:
-                    target.close()
+        with self._store() as store, self._sources(once):
+            if self.stop.is_set():
+                return True
+            until = {feed.name: self._mark(feed) for feed in self._feeds} if once else None
+            with self._spark() as spark:
+                self._deliver(store, spark, targets, until)
             return not any(state.phase is Phase.ERRORED for state in store.tables())
+
+    def _deliver(
+        self, store: Store, spark: SparkSession, targets: Sequence[Target], until: dict[str, Lsn] | None
+    ) -> None:
+        """`until` says how far each source is to be delivered; None: for ever."""
+        self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
+        copier = Copier(self.config, spark)
+        try:
+            while not self.stop.is_set():
+                self._go_round(store, spark, copier)
+                if until is not None and self._finished(store, until):
+                    break
+                self.stop.wait(ROUND)
+        finally:
+            self._end(self._streams, copier)
+            copier.close()
+            for target in targets:
+                target.close()
 
     # One round
 
@@ -173,15 +186,17 @@ class Pipeline:
         """A source that is not there yet is waited for: servers start together. `once` has an end."""
         backoff = Backoff(self.config.retry.initial, self.config.retry.max)
         for attempt in count():
+            if self.stop.is_set():
+                break
             try:
-                return feed.start(self.stop)
+                feed.start(self.stop)
+                break
             except PenstockError as error:
                 if not error.retry or attempt == attempts:
                     raise error.at(source=feed.name) from None
                 pause = backoff.pause()
                 self._log.warning("waiting", source=feed.name, error=str(error), again_in=round(pause, 1))
-                if self.stop.wait(pause):
-                    return None
+                self.stop.wait(pause)
 
     @contextmanager
     def _spark(self) -> Iterator[SparkSession]:
@@ -214,21 +229,24 @@ class Lane:
         self._log = structlog.get_logger("penstock.pipeline")
 
     def open(self, store: Store, spark: SparkSession) -> Stream | None:
-        if time.monotonic() < self._again_at:
+        if time.monotonic() < self._again_at or not self._feed.readable:
             return None
         stream = Stream(self._config, self._feed, self._target, self._destination, store)
         try:
             self._target.open(spark)
-            stream.start(spark)
+            if stream.start(spark):
+                return stream
+            stream.stop()
+            self._again_at = time.monotonic() + YOUNG
         except PenstockError as error:
+            stream.stop()
             error.at(destination=self._target.name)
             if not error.retry:
                 raise
             pause = self._backoff.pause()
             self._log.warning("waiting", error=str(error), again_in=round(pause, 1))
             self._again_at = time.monotonic() + pause
-            return None
-        return stream
+        return None
 
 
 def _asked_again(state: TableState) -> TableState | None:

@@ -71,6 +71,7 @@ class Stream:
         self._query: StreamingQuery | None = None
         self._checkpoint = ""
         self._told = 0.0
+        self._aligned = False
         self._leaving: dict[TableId, Lsn] = {}
         self._followed: dict[TableId, Lsn] = {}
         """Up to where a table's schema was followed: older facts of the catalog say nothing new."""
@@ -82,21 +83,23 @@ class Stream:
 
     # Beginning and end
 
-    def start(self, spark: SparkSession) -> None:
-        """Find where the destination stands, settle what a crash left, and begin."""
+    def start(self, spark: SparkSession) -> bool:
+        """Find where the destination stands, settle what a crash left, and begin. False, with nothing begun,
+        while the spool is younger than what was delivered: capture has to come there first."""
         name = self.config.name
         self._manifest.register(name, self._manifest.position)
-        there = self.target.position(self.feed.name) or ZERO
-        self.position = max(self._manifest.consumers()[name], self._manifest.retired, there)
-        while self._manifest.position < self.position:  # the spool is younger than what was delivered
-            self.feed.look_after()
-            if self.stopping.wait(0.1):
-                return
+        there = self.target.position(self.feed.name)
+        self.position = max(self._manifest.consumers()[name], self._manifest.retired, there or ZERO)
+        known = [state.position for state in self.tables if state.position is not None]
+        if self._manifest.position < max(self.position, *known, ZERO):
+            return False
         self._reconcile()
+        self._find_gaps(there)
         self._look_at_tables(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
         spark.dataSource.register(ranges.Ranges)
         self._start_query(spark)
+        return True
 
     def _start_query(self, spark: SparkSession) -> None:
         name, control = self.config.name, self.config.batch_control or self._pipeline.batch_control
@@ -153,6 +156,29 @@ class Stream:
                 else:
                     self.tables.put(replace(state, version=there.version))
 
+    def _find_gaps(self, there: Lsn | None) -> None:
+        """The spool may be another one than before: somebody removed it, or the slot was lost. A table whose
+        next changes are not in it is copied anew; for others that wait it keeps them as the old one did."""
+        reload = self.feed.source.startup_mode == "force_reload"
+        begins, delivered = self._manifest.retired, there
+        if not self.target.remembers:
+            progress = self._store.progress(self.feed.name, self.config.name)
+            delivered = progress.position if progress else None
+            if progress is None:  # from here on we know where the stream began
+                self._store.advance(
+                    self.feed.name, self.config.name, self.position, complete_through=None, rows=0
+                )
+        for state in list(self.tables):
+            position = delivered if state.phase.streams else state.position
+            if reload:
+                self.tables.copy_anew(state, "startup_mode is force_reload")
+            elif state.phase is Phase.INIT or position is None:
+                continue
+            elif position < begins:
+                self.tables.copy_anew(state, f"changes from {position} to {begins} are not in the spool")
+            elif not state.phase.streams:
+                self.tables.hold_at(state, position)
+
     # A batch
 
     def _batch(self, frame: DataFrame, _number: int) -> None:
@@ -163,6 +189,7 @@ class Stream:
             try:
                 self._patiently(lambda: self._apply(start, end))
                 self._patiently(self.settle)
+                self.transforms.clean_up()
             except Exception as error:
                 self._log.exception("a batch failed", start=str(start), end=str(end))
                 said = str(error).strip().splitlines()[-1]
@@ -200,6 +227,9 @@ class Stream:
 
     def _apply(self, start: Lsn, end: Lsn) -> None:
         begun = time.monotonic()
+        # While nothing came the position moved on, and Spark does not know: a table that stops here stops
+        # where the slot may still have its changes.
+        start = min(end, max(start, self._manifest.consumers()[self.config.name]))
         found_parts = self.changes.parts(start, end)
         self._take_in(found_parts.keys())
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
@@ -213,7 +243,7 @@ class Stream:
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
         complete = self.feed.complete_through(end)
         messages = () if self.target.remembers else self.changes.messages(start, end)
-        if chosen or messages:
+        if chosen or messages or self.target.remembers:  # it is to remember how far it came, in any case
             batch = ChangeBatch(self.feed.name, start, end, tuple(chosen), complete, messages)
             failed = dict(self.target.write(batch))
         for state in after:
@@ -224,7 +254,6 @@ class Stream:
                 self.tables.put(state)
                 self._followed[state.key.table] = end
         self._advance(end, complete, rows)
-        self.transforms.clean_up()
         if chosen:
             seconds = round(time.monotonic() - begun, 3)
             self._log.debug("batch", rows=rows, tables=len(chosen), position=str(end), seconds=seconds)
@@ -238,12 +267,19 @@ class Stream:
             found = self.changes.of(state, parts, start)
             if not isinstance(found, CopyAnew):
                 return self._transformed(found[0]), found[1]
-            self.tables.copy_anew(state, found.why)
+            self._copy_anew(state, found.why)
         except PenstockError as error:
             if error.policy.scope != "table":
                 raise
+            self.target.hold(self.feed.name, state.key.table, start, error)
             self.fail(state, error, start)
         return None
+
+    def _copy_anew(self, state: TableState, why: str) -> None:
+        """The destination is told as well: it must not take the table for one that follows the stream."""
+        told = PenstockError(f"it is copied anew: {why}")
+        self.target.hold(self.feed.name, state.key.table, self.position, told)
+        self.tables.copy_anew(state, why)
 
     def _transformed(self, changes: TableChanges) -> TableChanges:
         return self.transforms.changes(self.tables.rules(changes.delivery.table.name), changes)
@@ -280,6 +316,8 @@ class Stream:
             self._lock.release()
 
     def settle(self) -> None:
+        if not self._is_between_segments():
+            return
         if self.feed.found is not self._seen:
             self._look_at_tables(self.feed.found)
         reached = self.reached()
@@ -299,6 +337,14 @@ class Stream:
             self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
             self._store.advance(self.feed.name, self.config.name, reached, complete_through=complete, rows=0)
             self._manifest.advance(self.config.name, reached)
+
+    def _is_between_segments(self) -> bool:
+        """In a spool that was made anew the position may lie within a segment. What waits for a table in the
+        first half of it cannot be told apart: the stream passes the segment first."""
+        if not self._aligned:
+            ahead = self._manifest.entries(self.position, self._manifest.position)
+            self._aligned = not ahead or ahead[0].start >= self.position
+        return self._aligned
 
     def reached(self) -> Lsn:
         """How far the stream is, counting what was captured and holds nothing for anybody."""
@@ -330,7 +376,7 @@ class Stream:
             return
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
-            self.tables.copy_anew(state, changes.why)
+            self._copy_anew(state, changes.why)
             return
         waiting, after = changes
         self._guard(state, lambda: self.target.catch_up(self._transformed(waiting), reached), after)
@@ -356,7 +402,7 @@ class Stream:
         if found is None:
             return
         if isinstance(found, CopyAnew):
-            self.tables.copy_anew(state, found.why)
+            self._copy_anew(state, found.why)
             return
         changes, after = found
         self._guard(state, lambda: self.target.catch_up(self._transformed(changes), reached), after)
@@ -368,7 +414,7 @@ class Stream:
         self._seen = found
         known = {state.key.table: state for state in self.tables}
         for table in found.tables.keys() - known.keys():
-            self.tables.add(found.tables[table], self.feed.fresh)
+            self.tables.add(found.tables[table], table in self.feed.fresh)
         for table in known.keys() - found.tables.keys():
             self._leaving.setdefault(table, found.lsn)
         for table in known.keys() & found.tables.keys():
@@ -376,7 +422,7 @@ class Stream:
             state = known[table]
             if state.phase.streams and replaced(state.detail, found.tables[table]):
                 names = ", ".join(replaced(state.detail, found.tables[table]))
-                self.tables.copy_anew(state, f"columns were made anew: {names}")
+                self._copy_anew(state, f"columns were made anew: {names}")
 
     def _take_in(self, tables: Iterable[TableId]) -> None:
         """Tables of which changes come before they were found: they may have been published just now, or

@@ -61,7 +61,7 @@ class Tables:
 
     def copy_anew(self, state: TableState, why: str) -> None:
         self.hold(state.key.table)
-        self.put(replace(state, phase=Phase.INIT, error=None, detail={"fresh": False}), why)
+        self.put(to_be_copied(state), why)
 
     def fail(
         self, state: TableState, error: PenstockError, position: Lsn | None, retry_in: float | None
@@ -114,6 +114,10 @@ class Tables:
                 return held
             self._manifest.forget(holder)  # removed while it was being registered
 
+    def hold_at(self, state: TableState, position: Lsn) -> None:
+        """Keep the changes of a table that waits, from where it says; a hold that is there stays."""
+        self._manifest.register(self._holder(state.key.table), position)
+
     def release(self, table: TableId) -> None:
         self._manifest.forget(self._holder(table))
 
@@ -123,15 +127,10 @@ class Tables:
     # How they arrive
 
     def rules(self, name: TableName) -> DestinationTable:
-        """The first entry of `destinations[].tables` that the table matches."""
-        return next((rule for glob, rule in self._config.tables.items() if matches(glob, name)), AS_IS)
+        return rules_of(self._config, name)
 
     def target_of(self, name: TableName) -> TableName:
-        target = self.rules(name).target
-        if target is not None:
-            return parse_name(target)
-        schema = self._config.options.get("schema")
-        return TableName(schema, name.name) if schema else name
+        return target_of(self._config, name)
 
     def delivery(self, schema: TableSchema, detail: Mapping[str, Any]) -> Delivery:
         return Delivery(
@@ -141,3 +140,22 @@ class Tables:
             kind=Kind(self.rules(schema.name).kind),
             primary_key=tuple(detail.get("primary_key", ())),
         )
+
+
+def to_be_copied(state: TableState) -> TableState:
+    """Whatever became of it so far: from the beginning."""
+    return replace(state, phase=Phase.INIT, error=None, detail={"fresh": False})
+
+
+def rules_of(destination: DestinationConfig, name: TableName) -> DestinationTable:
+    """The first entry of `destinations[].tables` that the table matches."""
+    return next((rule for glob, rule in destination.tables.items() if matches(glob, name)), AS_IS)
+
+
+def target_of(destination: DestinationConfig, name: TableName) -> TableName:
+    """What the table is called at the destination."""
+    target = rules_of(destination, name).target
+    if target is not None:
+        return parse_name(target)
+    schema = destination.options.get("schema")
+    return TableName(schema, name.name) if schema else name

@@ -1,8 +1,12 @@
 """Transforms: `where`, `set` and `drop` of a destination's table, as Spark SQL over the row.
 
-In the copy and in the stream the same expressions see the same columns; only those they name are typed. A
-column that is not computed keeps the text that PostgreSQL sent. Transformed changes are written as segments
-of their own, beside the spool, for the time of one batch: destinations read them like any others.
+In the copy and in the stream the same expressions see the same columns; only those they read are typed. A
+column that is not computed keeps the text that PostgreSQL sent. Columns are computed only of rows that pass
+the filter, so that `where` can keep away what `set` fails at.
+
+Transformed changes are written as segments of their own, beside the spool, in a folder for each table. They
+are there until the destination has them, or until that table's changes are transformed again. What a crash
+leaves is removed at the next start: the spool still has the changes that it was made from.
 """
 
 from __future__ import annotations
@@ -17,39 +21,29 @@ from pathlib import Path
 from typing import TypeVar
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column as Value
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql import types as sql
 
 from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges, TableCopy
-from penstock.model import Column, ColumnType, ReplicaIdentity, TableSchema
+from penstock.model import Column, ReplicaIdentity, TableSchema
 from penstock.model.errors import PenstockError, TransformRefused, from_dict, to_dict
-from penstock.pipeline.images import COMPUTED, PASSES, Imaging, write_segment
+from penstock.pipeline.expression import TEXT, Expression, examine, examine_condition
+from penstock.pipeline.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
 from penstock.spark.plan import Slice
 from penstock.spark.snapshot import ROW, text_frame
-from penstock.spark.types import arrow_type, spark_schema, spark_type
+from penstock.spark.tasks import explained
+from penstock.spark.types import arrow_type, spark_schema
+from penstock.spool.segment import Op
 
 Made = TypeVar("Made")
 
 _CARRIED = "penstock error: "
 _WRITTEN = "file string, first_row_group bigint, row_groups bigint, rows bigint"
-
-_TYPES: dict[type[sql.DataType], ColumnType] = {
-    sql.StringType: ColumnType(25, "text"),
-    sql.BooleanType: ColumnType(16, "bool"),
-    sql.ByteType: ColumnType(21, "int2"),
-    sql.ShortType: ColumnType(21, "int2"),
-    sql.IntegerType: ColumnType(23, "int4"),
-    sql.LongType: ColumnType(20, "int8"),
-    sql.FloatType: ColumnType(700, "float4"),
-    sql.DoubleType: ColumnType(701, "float8"),
-    sql.BinaryType: ColumnType(17, "bytea"),
-    sql.DateType: ColumnType(1082, "date"),
-    sql.TimestampType: ColumnType(1184, "timestamptz"),
-    sql.TimestampNTZType: ColumnType(1114, "timestamp"),
-}
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +53,31 @@ class Transform:
     rules: DestinationTable
     source: TableSchema
     imaging: Imaging
-    computed: tuple[str, ...]
-    """An expression for each computed column, whose result PostgreSQL reads as its text."""
+    computed: tuple[Expression, ...]
+    """For each computed column, in the order of the delivered ones."""
 
     @property
     def delivered(self) -> TableSchema:
         return self.imaging.delivered
 
+    def texts(self) -> list[Value]:
+        """The computed columns as PostgreSQL reads them."""
+        columns = zip(self.delivered.columns, self.imaging.taken, strict=True)
+        types = [column.type for column, place in columns if place is None]
+        return [made.text(type) for made, type in zip(self.computed, types, strict=True)]
+
 
 class Transforms:
-    """The transforms of one destination's tables."""
+    """The transforms of one source's tables on their way to one destination; the folder is theirs alone."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
+        self._by_case: SparkSession | None = None
         self._folder = folder
         self._known: dict[tuple[TableSchema, str], Transform] = {}
-        shutil.rmtree(folder, ignore_errors=True)
+        self.clean_up()
+        for name in _LOGGERS:  # pyspark logs what it raises, with all of the JVM's stack
+            PySparkLogger.getLogger(name).disabled = True
 
     def of(self, rules: DestinationTable, source: TableSchema) -> Transform | None:
         """None where the table arrives as it is."""
@@ -86,45 +89,49 @@ class Transforms:
         return self._known[key]
 
     def _transform(self, rules: DestinationTable, source: TableSchema) -> Transform:
-        self._check(rules, source)
-        needed = _named(" ".join([rules.where or "true", *rules.set.values()]), source)
-        fields = [pa.field(source.columns[p].name, arrow_type(source.columns[p].type)) for p in needed]
-        empty = self._spark.createDataFrame([], spark_schema(pa.schema(fields)))
-        if rules.where is not None:
-            empty.where(rules.where)
-        results = {name: empty.select(f.expr(said)).schema[0].dataType for name, said in rules.set.items()}
-        columns, taken = [], list[int | None]()
-        for place, column in enumerate(source.columns):
-            if column.name not in rules.drop:
-                computed = column.name in results
-                columns.append(_computed(column, results[column.name]) if computed else column)
-                taken.append(None if computed else place)
-        for name in results.keys() - set(source.column_names):
-            full = source.identity is ReplicaIdentity.FULL
-            columns.append(_computed(Column(name, ColumnType(25, "text"), full), results[name]))
-            taken.append(None)
-        delivered = replace(source, columns=tuple(columns))
-        said = [
-            _as_text(rules.set[c.name], results[c.name])
-            for c, place in zip(columns, taken, strict=True)
-            if place is None
-        ]
-        return Transform(rules, source, Imaging(source, delivered, needed, tuple(taken)), tuple(said))
-
-    def _check(self, rules: DestinationTable, source: TableSchema) -> None:
-        unknown = set(rules.drop) - set(source.column_names)
-        if unknown:
-            raise TransformRefused(f"`drop` names {', '.join(sorted(unknown))}, which it does not have")
+        _check(rules, source)
+        fields = [pa.field(column.name, arrow_type(column.type)) for column in source.columns]
+        empty = self._session(source).createDataFrame([], spark_schema(pa.schema(fields)))
+        condition = _refusing(source, lambda: examine_condition(empty, rules.where or "true"), rule="where")
+        found = {
+            name: _refusing(source, partial(examine, empty, said), rule=f"set.{name}")
+            for name, said in rules.set.items()
+        }
+        kept = [(c, place) for place, c in enumerate(source.columns) if c.name not in rules.drop]
         full = source.identity is ReplicaIdentity.FULL
-        key = {column.name for column in source.columns if column.key and not full}
-        for word, names in (("drop", set(rules.drop)), ("set", set(rules.set))):
-            if names & key:
-                raise TransformRefused(f"`{word}` names {', '.join(sorted(names & key))}, part of its key")
+        new = [Column(name, TEXT, full) for name in found if name not in source.column_names]
+        given = [*(c for c, _ in kept), *new]
+        columns = tuple(found[c.name].column(c) if c.name in found else c for c in given)
+        taken = (*(None if c.name in found else place for c, place in kept), *(None for _ in new))
+        needed = sorted({place for made in (condition, *found.values()) for place in made.reads})
+        imaging = Imaging(source, replace(source, columns=columns), tuple(needed), taken)
+        return Transform(rules, source, imaging, tuple(found[c.name] for c in given if c.name in found))
+
+    def _session(self, source: TableSchema) -> SparkSession:
+        """Where columns differ by nothing but case, the one in which case tells them apart."""
+        if len({name.casefold() for name in source.column_names}) == len(source.columns):
+            return self._spark
+        if self._by_case is None:
+            self._by_case = self._spark.newSession()
+            for key, value in self._spark.conf.getAll.items():
+                if self._by_case.conf.isModifiable(key):
+                    self._by_case.conf.set(key, value)
+            self._by_case.conf.set("spark.sql.caseSensitive", "true")
+        return self._by_case
 
     # In the stream
 
     def changes(self, rules: DestinationTable, changes: TableChanges) -> TableChanges:
-        """The same changes as the destination is to see them."""
+        """The same changes as the destination is to see them. What was made of the table's earlier ones
+        goes: they have been written, or are being made again here."""
+        self._remove(changes)
+        try:
+            return self._changes(rules, changes)
+        except BaseException:
+            self._remove(changes)
+            raise
+
+    def _changes(self, rules: DestinationTable, changes: TableChanges) -> TableChanges:
         runs = []
         for run in changes.runs:
             transform = self.of(rules, run.delivery.table)
@@ -142,36 +149,35 @@ class Transforms:
         )
 
     def _write(self, transform: Transform, changes: TableChanges, run: Run) -> tuple[Slice, ...]:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        folder = self._of_table(changes)
+        folder.mkdir(parents=True, exist_ok=True)
         units = tuple(replace(run, slices=(part,)) for part in run.slices)
-        numbers = self._spark.range(0, len(units), 1, len(units))
+        numbers = self._session(transform.source).range(0, len(units), 1, len(units))
         read = partial(_read_images, transform.imaging, changes, units)
         images = numbers.mapInArrow(read, spark_schema(transform.imaging.schema))
-        passes = f.coalesce(f.expr(transform.rules.where or "true"), f.lit(False))
-        computed = [f.expr(said) for said in transform.computed]
-        seen = images.select(
-            *[name for name in images.columns if name.startswith("_penstock_")],
-            passes.alias(PASSES),
-            f.array(*(value.cast("string") for value in computed)).cast("array<string>").alias(COMPUTED),
-        )
-        write = partial(write_segment, transform.imaging, self._folder)
-        found = seen.mapInArrow(write, _WRITTEN).collect()  # a row for each task, in the order of the changes
+        write = partial(write_segment, transform.imaging, folder)
+        found = judged(images, transform).mapInArrow(write, _WRITTEN).collect()  # in the order of the changes
         return tuple(
             Slice(
-                self._folder / row.file,
-                row.first_row_group,
-                row.row_groups,
-                row.rows,
-                transform.delivered,
-                None,
+                path=folder / row.file,
+                first_row_group=row.first_row_group,
+                row_groups=row.row_groups,
+                rows=row.rows,
+                table=transform.delivered,
+                after=None,
             )
             for row in found
         )
 
+    def _of_table(self, changes: TableChanges) -> Path:
+        return self._folder / str(changes.delivery.id)
+
+    def _remove(self, changes: TableChanges) -> None:
+        shutil.rmtree(self._of_table(changes), ignore_errors=True)
+
     def clean_up(self) -> None:
-        """Remove the segments of a batch that was written."""
-        for path in self._folder.glob("*.parquet") if self._folder.exists() else ():
-            path.unlink(missing_ok=True)
+        """Remove all segments: of a batch that was written, or given up, or of a process that was killed."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     # In the copy
 
@@ -188,17 +194,26 @@ class Transforms:
     def _copied(self, transform: Transform, copy: TableCopy) -> DataFrame:
         source, imaging = transform.source, transform.imaging
         needed = [source.columns[place].name for place in imaging.needed]
-        rows = text_frame(self._spark, copy.conninfo, copy.snapshot, copy.ranges, source, needed)
+        spark = self._session(source)
+        rows = text_frame(spark, copy.conninfo, copy.snapshot, copy.ranges, source, needed)
         if transform.rules.where is not None:
             rows = rows.where(transform.rules.where)
-        computed = iter(transform.computed)
+        computed = iter(transform.texts())
         columns = zip(transform.delivered.columns, imaging.taken, strict=True)
         return rows.select(
-            *(
-                (f.expr(next(computed)) if place is None else f.col(ROW)[place]).cast("string").alias(c.name)
-                for c, place in columns
-            )
+            *((next(computed) if place is None else f.col(ROW)[place]).alias(c.name) for c, place in columns)
         )
+
+
+def judged(images: DataFrame, transform: Transform) -> DataFrame:
+    """The changes with what the expressions say of their images. Of what only stands in for an image
+    nothing is asked, and of one that fails nothing is computed."""
+    real = f.col(OLD) | ~f.col("_penstock_op").isin(int(Op.DELETE), int(Op.TRUNCATE))
+    passes = f.coalesce(f.expr(transform.rules.where or "true"), f.lit(False))
+    computed = f.array(*transform.texts()).cast("array<string>")
+    return images.withColumn(PASSES, f.when(real, passes).otherwise(False)).select(
+        *CHANGE, OLD, PASSES, f.when(f.col(PASSES), computed).alias(COMPUTED)
+    )
 
 
 def delivered(delivery: Delivery, transform: Transform) -> Delivery:
@@ -219,32 +234,27 @@ def _read_images(
         raise RuntimeError(f"{_CARRIED}{json.dumps(to_dict(error))}") from error
 
 
-def _named(said: str, source: TableSchema) -> tuple[int, ...]:
-    """The columns whose names occur in the expressions: some perhaps as a word of another meaning, which
-    costs only their typing."""
-    words = {word.casefold() for word in re.findall(r"`[^`]+`|\w+", said)}
-    words |= {word.strip("`") for word in words}
-    return tuple(p for p, column in enumerate(source.columns) if column.name.casefold() in words)
+def _check(rules: DestinationTable, source: TableSchema) -> None:
+    names = set(source.column_names)
+    if unknown := set(rules.drop) - names:
+        raise TransformRefused(f"`drop` names {_listed(unknown)}, which it does not have")
+    if names <= {*rules.drop} and not {*rules.set} - names:
+        raise TransformRefused("`drop` leaves none of its columns")
+    full = source.identity is ReplicaIdentity.FULL
+    key = {column.name for column in source.columns if column.key and not full}
+    for word, named in (("drop", {*rules.drop}), ("set", {*rules.set})):
+        if named & key:
+            raise TransformRefused(f"`{word}` names {_listed(named & key)}, part of its key")
+    if both := {*rules.drop} & {*rules.set}:
+        raise TransformRefused(f"{_listed(both)} stands in `drop` and in `set`")
+    folded = {name.casefold(): name for name in names}
+    for name in {*rules.set} - names:
+        if name.casefold() in folded:  # a mask that is put beside what it is to hide
+            raise TransformRefused(f"`set` names {name}: its column is called {folded[name.casefold()]}")
 
 
-def _computed(column: Column, result: sql.DataType) -> Column:
-    """With the type of the source's column where the expression keeps it."""
-    if spark_type(arrow_type(column.type)) == result:
-        return column
-    if isinstance(result, sql.DecimalType):
-        modifier = ((result.precision << 16) | result.scale) + 4
-        return replace(column, type=ColumnType(1700, "numeric", modifier))
-    if type(result) not in _TYPES:
-        raise TransformRefused(
-            f"`set` gives {column.name} the type {result.simpleString()}, which no column can have",
-            remedy="Make it a string: to_json(…) or cast(… as string)",
-        )
-    return replace(column, type=_TYPES[type(result)])
-
-
-def _as_text(said: str, result: sql.DataType) -> str:
-    """As PostgreSQL reads it: Spark prints bytes as they are."""
-    return rf"concat('\\\\x', lower(hex({said})))" if isinstance(result, sql.BinaryType) else f"({said})"
+def _listed(names: set[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _followed(change: SchemaChange, transform: Transform) -> SchemaChange:
@@ -260,17 +270,24 @@ def _followed(change: SchemaChange, transform: Transform) -> SchemaChange:
     )
 
 
-def _refusing(source: TableSchema, work: Callable[[], Made]) -> Made:
-    """What Spark says of an expression is an error of the table's."""
+def _refusing(source: TableSchema, work: Callable[[], Made], **where: str) -> Made:
+    """What Spark says of an expression is an error of the table's. What a task says may be ours; if it is
+    not, something happened to the task."""
     try:
-        return work()
+        return _explained(work)
     except PenstockError as error:
-        raise error.at(table=source.name) from None
-    except PySparkException as error:
-        carried = re.search(rf"{_CARRIED}(\{{.*\}})", str(error))
-        if carried:
-            raise from_dict(json.loads(carried[1])).at(table=source.name) from None
-        said = (
-            (error.getMessage() or str(error)).split("\n")[0] if hasattr(error, "getMessage") else str(error)
-        )
-        raise TransformRefused(f"Spark SQL refuses it: {said[:500]}", table=source.name) from None
+        raise error.at(table=source.name, **where) from None
+
+
+def _explained(work: Callable[[], Made]) -> Made:
+    with explained():
+        try:
+            return work()
+        except PythonException as error:
+            carried = re.search(rf"{_CARRIED}(\{{.*\}})", str(error))
+            if carried is None:
+                raise
+            raise from_dict(json.loads(carried[1])) from None
+        except PySparkException as error:
+            said = (error.getMessage() or str(error)).splitlines()[0]
+            raise TransformRefused(f"Spark SQL refuses it: {said[:500]}") from None

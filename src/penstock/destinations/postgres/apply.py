@@ -6,17 +6,18 @@ Runs on executors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.destinations.batch import rows_of
-from penstock.destinations.postgres import clone, history, whole
+from penstock.destinations.postgres import clone, fresh, history, whole
 from penstock.destinations.postgres.ahead import ahead
 from penstock.destinations.postgres.append import additions, without_deletes
 from penstock.destinations.postgres.follow import follow, rekey
+from penstock.destinations.postgres.fresh import Fresh
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import TableSchema
@@ -25,10 +26,12 @@ from penstock.spark.net import Net, net_changes
 from penstock.spark.tally import Tally, net_rows
 from penstock.spark.versions import Truncated, Versions, versions
 
-Step = Net | Tally | Versions | Truncated
+Step = Fresh | Net | Tally | Versions | Truncated
 
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 64 << 20
+
+NEEDED: tuple[str, ...] = ("op", "commit_lsn", "before_kind", "before", "after", "unchanged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
     written = 0
     for number, run in enumerate(changes.runs):
         at = place.at(run.delivery)
-        rows = chunks(rows_of(changes, run), whole_transactions=place.history)
+        rows = chunks(rows_of(changes, _narrowed(run, changes, at)), whole_transactions=place.history)
         first = next(rows, None)
         if first is None and run.slices and before.table is not None:
             continue  # all of it is in the copy, which may have another schema already
@@ -58,6 +61,20 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
         large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))
     return written
+
+
+def _narrowed(run: Run, changes: TableChanges, place: Place) -> Run:
+    """With the columns that are needed here alone, from where the changes are meant."""
+    columns = NEEDED
+    if changes.copied is not None:
+        columns = (*columns, "xid")
+    if place.history:
+        columns = (*columns, "committed_at")
+    slices = (
+        replace(part, columns=columns, after=max(part.after or changes.start, changes.start))
+        for part in run.slices
+    )
+    return replace(run, slices=tuple(slices))
 
 
 def _is_new(runs: Sequence[Run], before: Followed) -> bool:
@@ -74,19 +91,30 @@ def _is_same(table: TableSchema | None, other: TableSchema) -> bool:
 
 def _steps(place: Place, chunked: Iterable[list[pa.RecordBatch]]) -> Iterator[Step]:
     """What to write, in order; nothing is written yet."""
-    table, key = place.delivery.table, place.key
     for chunk in chunked:
-        if place.history:
-            yield from versions(chunk, table, key)
-        elif not key:
-            yield net_rows([without_deletes(batch) for batch in chunk] if place.append else chunk, table)
-        elif place.append:
-            yield from (net_changes(piece, table, key) for piece in additions(chunk))
+        if fresh.are_fresh(place, chunk):
+            yield Fresh(chunk)
         else:
-            yield net_changes(chunk, table, key)
+            yield from _general(place, chunk)
+
+
+def _general(place: Place, chunk: Sequence[pa.RecordBatch]) -> Iterator[Step]:
+    table, key = place.delivery.table, place.key
+    if place.history:
+        yield from versions(chunk, table, key)
+    elif not key:
+        yield net_rows([without_deletes(batch) for batch in chunk] if place.append else chunk, table)
+    elif place.append:
+        yield from (net_changes(piece, table, key) for piece in additions(chunk))
+    else:
+        yield net_changes(chunk, table, key)
 
 
 def _apply(connection: Connection, place: Place, step: Step) -> int:
+    if isinstance(step, Fresh):
+        if fresh.copied(connection, place, step):
+            return step.rows
+        return sum(_apply(connection, place, each) for each in _general(place, step.changes))
     if isinstance(step, Net):
         return clone.apply(connection, place, step)
     if isinstance(step, Tally):

@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,11 @@ from pyspark import TaskContext
 
 from penstock.destinations.postgres import ledger, tables
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.place import Place, names
+from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.refusal import line_of, refused_line, refused_text
 from penstock.destinations.postgres.replacing import replace_rows
 from penstock.destinations.postgres.session import about
+from penstock.destinations.postgres.stage import copy_lines
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
@@ -132,7 +133,11 @@ def copy_part(part: CopyPart) -> PenstockError | None:
 
 
 def copy_rows(endpoint: Endpoint, copy: str, into: Place, rows: DataFrame) -> list[PenstockError]:
-    """Rows that Spark made, every column as text: each partition is a part. The errors of its tasks."""
+    """Rows that Spark made, every column as text: each partition is a part. The errors of its tasks.
+
+    Columns go by their place: Spark would look for some names (a dot, a backtick) in vain.
+    """
+    rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
     told = rows.mapInArrow(partial(_copy_partition, endpoint, copy, into), "error binary").collect()
     return [pickle.loads(error) for (error,) in told]
 
@@ -145,15 +150,14 @@ def _copy_partition(
     number = context.partitionId() if context is not None else 0
     try:
         with endpoint.session() as connection, about(into.delivery.table.name):
-            write_part(connection, copy, into, (number, _blocks(batches, into.columns)))
+            write_part(connection, copy, into, (number, _blocks(batches)))
     except PenstockError as error:
         yield pa.record_batch({"error": pa.array([pickle.dumps(error)], pa.binary())})
 
 
-def _blocks(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[memoryview]:
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
     for batch in batches:
-        names_of = batch.schema.names
-        yield from copy_text([batch.column(names_of.index(name)).cast(pa.string()) for name in columns])
+        yield from copy_text([column.cast(pa.string()) for column in batch.columns])
 
 
 def write_part(
@@ -172,19 +176,11 @@ def write_part(
     ).rowcount
     if not fresh:
         return
-    rows = _copy_in(connection, into, blocks)
+    columns = [sql.Identifier(name) for name in into.columns]
+    rows = copy_lines(connection, into.identifier, columns, blocks)
     connection.execute(
         "update penstock.copied set rows = %s where copy = %s and part = %s", (rows, copy, number)
     )
-
-
-def _copy_in(connection: Connection, into: Place, blocks: Iterable[bytes | memoryview]) -> int:
-    statement = sql.SQL("copy {} ({}) from stdin").format(into.identifier, names(into.columns))
-    with connection.cursor() as cursor:
-        with cursor.copy(statement) as copy:
-            for block in blocks:
-                copy.write(block)
-        return int(cursor.rowcount)
 
 
 def finish(connection: Connection, place: Place, copy: str) -> int:
@@ -257,15 +253,11 @@ def _rename(connection: Connection, aside: Place, target: Place) -> None:
         " where i.indrelid = to_regclass(%s)",
         (f"{SCHEMA}.{aside.name.name}",),
     ).fetchall()
-    connection.execute(
-        sql.SQL("alter table {} rename to {}").format(aside.identifier, sql.Identifier(target.name.name))
-    )
-    if target.name.schema != SCHEMA:
-        connection.execute(
-            sql.SQL("alter table {} set schema {}").format(
-                sql.Identifier(SCHEMA, target.name.name), sql.Identifier(target.name.schema)
-            )
-        )
+    schema = sql.Identifier(target.name.schema)
+    if target.name.schema != SCHEMA:  # first: a table may be called as one of ours is
+        connection.execute(sql.SQL("alter table {} set schema {}").format(aside.identifier, schema))
+    moved = sql.Identifier(target.name.schema, aside.name.name)
+    connection.execute(sql.SQL("alter table {} rename to {}").format(moved, sql.Identifier(target.name.name)))
     for (name,) in indexes:
         wanted = f"{target.name.name.encode()[:56].decode(errors='ignore')}_pkey"
         taken = connection.execute(

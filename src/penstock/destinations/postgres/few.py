@@ -1,13 +1,17 @@
-"""A few changes, applied without a staging table: the rows stand in the statements.
+"""A few changes, applied without a staging table: the rows go with the statements.
 
 A staging table costs some milliseconds and rows in the server's catalogs, each time. Where many tables change
-a little in each batch that would be most of the work.
+a little in each batch that would be most of the work. After that comes composing the statements, so their
+text is kept from batch to batch. They are not prepared at the server: it shall plan for the table's size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
@@ -21,6 +25,12 @@ from penstock.spark.net import MOVED, Net
 ROWS = 500
 BYTES = 1 << 18
 
+TABLES_KEPT = 1000
+"""Of how many tables the statements are kept."""
+
+Types = tuple[tuple[str, str], ...]
+"""Columns of the target with their types."""
+
 
 def are_few(place: Place, net: Net) -> bool:
     """Whether it is the way for them. What has to be filled in from the table is staged; so are names of
@@ -33,33 +43,54 @@ def are_few(place: Place, net: Net) -> bool:
 
 def apply(connection: Connection, place: Place, net: Net) -> None:
     types = tables.types_of(connection, place.name)
-    gone = [net.deletes]
-    if not place.append:
-        gone.append(net.origin.filter(pc.equal(net.kind, pa.scalar(MOVED, pa.int8()))))
-    keys = pa.concat_tables(gone)
-    if keys.num_rows:
-        connection.execute(
-            sql.SQL("delete from {} t using {} s where {} and {}").format(
-                place.identifier, _rows(keys, types, "o"), was(place), place.own("t")
-            )
-        )
+    statements = _statements(place, tuple((name, type.as_string()) for name, type in types.items()))
+    gone = net.deletes
+    if not place.append and net.rows.num_rows:
+        moved = net.origin.filter(pc.equal(net.kind, pa.scalar(MOVED, pa.int8())))
+        gone = pa.concat_tables([gone, moved])
+    cursor = psycopg.RawCursor(connection)
+    if gone.num_rows:
+        cursor.execute(statements.delete, _arrays(gone), prepare=False)
     if net.rows.num_rows:
-        connection.execute(merge(place, _rows(net.rows, types, "c")))
+        cursor.execute(statements.merge, _arrays(net.rows), prepare=False)
 
 
-def _rows(rows: pa.Table, types: dict[str, sql.Composable], letter: str) -> sql.Composable:
+@dataclass(frozen=True, slots=True)
+class _Statements:
+    """Each takes its rows as arrays of text, one for each column."""
+
+    delete: bytes
+    merge: bytes
+
+
+@lru_cache(TABLES_KEPT)
+def _statements(place: Place, types: Types) -> _Statements:
+    delete = sql.SQL("delete from {} t using {} s where {} and {}").format(
+        place.identifier, _rows(place.key, dict(types), "o"), was(place), place.own("t")
+    )
+    return _Statements(delete.as_bytes(), merge(place, _rows(place.columns, dict(types), "c")).as_bytes())
+
+
+def _rows(columns: Sequence[str], types: dict[str, str], letter: str) -> sql.Composable:
     """The rows as a subquery, in the types of the target's columns, named by place.
 
     Without modifiers: a cast to varchar(5) cuts what is too long, where an assignment refuses it.
     """
-    names = [sql.Identifier(f"{letter}{place}") for place in range(rows.num_columns)]
-    given = [_array(column.to_pylist()) for column in rows.columns]
+    names = [sql.Identifier(f"{letter}{place}") for place in range(len(columns))]
+    given = [sql.SQL("${}::text[]").format(sql.Literal(place)) for place in range(1, len(columns) + 1)]
     cast = [
-        sql.SQL("u.{0}::{1} as {0}").format(name, types.get(column, sql.SQL("text")))
-        for name, column in zip(names, rows.column_names, strict=True)
+        sql.SQL("u.{0}::{1} as {0}").format(name, sql.SQL(types.get(column, "text")))
+        for name, column in zip(names, columns, strict=True)
     ]
     return sql.SQL("(select {} from unnest({}) u ({}))").format(comma(cast), comma(given), comma(names))
 
 
-def _array(values: Sequence[str | None]) -> sql.Composable:
-    return sql.SQL("{}::text[]").format(sql.Literal(list(values)))
+def _arrays(rows: pa.Table) -> list[str]:
+    """Each column as the text of an array."""
+    return ["{" + ",".join(map(_element, column.to_pylist())) + "}" for column in rows.columns]
+
+
+def _element(value: str | None) -> str:
+    if value is None:
+        return "NULL"
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -230,6 +230,19 @@ def record(connection: Connection, stream: Stream, delivery: Delivery, table: Kn
     )
 
 
+def hold(connection: Connection, stream: Stream, table: TableId, position: Lsn, why: PenstockError) -> None:
+    """The table stands at this position from now on; one that stopped before stays where it is."""
+    connection.execute(
+        """
+        update penstock.tables t set position = %s, error = %s, complete_through = s.complete_through
+        from penstock.streams s
+        where (t.pipeline, t.destination, t.source, t.table_id) = (%s, %s, %s, %s) and t.error is null
+          and (s.pipeline, s.destination, s.source) = (t.pipeline, t.destination, t.source)
+        """,
+        (str(position), _document(why), *stream.key, table),
+    )
+
+
 def forget(connection: Connection, stream: Stream, table: TableId) -> None:
     connection.execute(
         """

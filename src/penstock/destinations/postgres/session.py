@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -31,6 +32,9 @@ from penstock.postgres.connection import Connection, connect, explain
 
 OLDEST = 150000
 """MERGE came with PostgreSQL 15."""
+
+_MEMORY = {"temp_buffers": "64MB", "work_mem": "32MB"}
+"""So that a staging table, and the hash of one, need not go to disk: a tenth of the time for many changes."""
 
 _BUSY = re.compile(r"40P01|40001|55P03|57014|53...")
 _OF_A_ROW = re.compile(r"22...|23...|P0001")
@@ -65,6 +69,8 @@ def _settle(connection: Connection) -> None:
         timeouts.append("transaction_timeout")
     for name in timeouts:
         connection.execute(sql.SQL("set {} = 0").format(sql.Identifier(name)))
+    for name, size in _MEMORY.items():
+        connection.execute(sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(size)))
     # A role that may not: then triggers and foreign keys are at work, as for any other writer.
     with suppress(psycopg.errors.InsufficientPrivilege):
         connection.execute("set session_replication_role = replica")
@@ -99,13 +105,18 @@ def _taken(conninfo: str) -> Connection | None:
     idle = _idle.get((os.getpid(), conninfo), [])
     while idle:
         connection = idle.pop()
-        try:
-            connection.execute("select")
-            connection.rollback()
+        if _is_quiet(connection):
             return connection
-        except psycopg.Error:
-            connection.close()
+        connection.close()
     return None
+
+
+def _is_quiet(connection: Connection) -> bool:
+    """Whether the server has said nothing since: a session that it ended has a farewell to read, or the end.
+    Asking it would take three round trips of every batch."""
+    waiting = select.poll()
+    waiting.register(connection.fileno(), select.POLLIN)
+    return not waiting.poll(0)
 
 
 def close_idle(conninfo: str) -> None:

@@ -37,8 +37,6 @@ class PostgresTarget:
 
     remembers = True
 
-    remembers = True
-
     def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
         self.name = config.name
         options: PostgresOptions = config.settings(PostgresOptions)
@@ -111,6 +109,10 @@ class PostgresTarget:
         outcomes = self._do(writing.write_table, work, small=_are_few(batch.tables))
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
+        with self._endpoint.session() as connection:
+            ledger.hold(connection, self._endpoint.stream(source), table, position, why)
 
     def forget(self, source: str, table: TableId) -> None:
         stream = self._endpoint.stream(source)

@@ -109,8 +109,10 @@ def _write_table(batch: TableBatch) -> Stopped | None:
     stream = endpoint.stream(delivery.source)
     with endpoint.session() as connection:
         ledger.lock_table(connection, stream, delivery.id)
-        stands = ledger.position(connection, stream)
+        # In this order: another attempt's `move_on` may commit in between. It moves the stream and lets its
+        # tables stand where that does; a table that is seen so must not be taken to stand where it stood.
         known = ledger.known(connection, stream)
+        stands = ledger.position(connection, stream)
         found = known.get(delivery.id)
         if stands is not None and stands >= batch.end:
             return next(iter(stopped_before(known, [batch.changes])), None)

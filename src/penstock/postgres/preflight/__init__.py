@@ -12,24 +12,29 @@ from pathlib import Path
 import psycopg
 
 from penstock.config import SourceConfig
+from penstock.model import Lsn, TableName
 from penstock.model.errors import PenstockError
-from penstock.postgres import catalog
+from penstock.postgres import catalog, publication
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.preflight import disk, replication, server, tables
 from penstock.postgres.preflight.check import Check, CheckFunction, Outcome, Situation, failure, ok
 
-__all__ = ["Check", "Outcome", "Situation", "run"]
+__all__ = ["Check", "Outcome", "Situation", "published", "run"]
 
 CHECKS = (*server.CHECKS, *tables.CHECKS, *replication.CHECKS, *disk.CHECKS)
 
 
-def run(source: SourceConfig, spool: Path) -> list[Check]:
-    """Every check for one source, in order. Without a connection there is one only."""
+def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[Check]:
+    """Every check for one source, in order. Without a connection there is one only.
+
+    `captured` is how far the spool has its changes, if there is one: the slot must have what follows.
+    """
     try:
         with connect(source.conninfo(), autocommit=False) as connection:
             connection.read_only = True
             connection.execute("set local statement_timeout = '30s'")
-            situation = Situation(connection, source, spool, catalog.matching(connection, source.tables))
+            tables = catalog.matching(connection, source.tables)
+            situation = Situation(connection, source, spool, tables, captured)
             checks = (_attempt(check, situation) for check in CHECKS)
             return [
                 ok("connection", f"{connection.info.dbname} on {_where(connection.info)}"),
@@ -40,6 +45,17 @@ def run(source: SourceConfig, spool: Path) -> list[Check]:
         return [failure("connection", error.reason, error.remedy)]
     except psycopg.Error as error:
         return [failure("connection", explain(error).reason, "")]
+
+
+def published(source: SourceConfig) -> list[TableName]:
+    """The tables that are delivered, as far as can be found out."""
+    try:
+        with connect(source.conninfo()) as connection:
+            if source.replication.create_publication:
+                return [table.name for table in catalog.captured(catalog.matching(connection, source.tables))]
+            return [table.table for table in publication.tables(connection, source.publication_name)]
+    except (PenstockError, psycopg.Error):
+        return []  # that the source cannot be asked is told by its own checks
 
 
 def _attempt(check: CheckFunction, situation: Situation) -> Check | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.config import SourceConfig
+from penstock.model import Lsn
 from penstock.postgres import publication, slot
 from penstock.postgres.catalog import Table, captured
 from penstock.postgres.connection import Connection
@@ -49,6 +50,8 @@ class Situation:
     source: SourceConfig
     spool: Path
     matched: list[Table]
+    position: Lsn | None = None
+    """How far the spool has the source's changes; None where there is none."""
 
     @property
     def version(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.model import ZERO
 from penstock.postgres import publication as publications
 from penstock.postgres import slot as slots
 from penstock.postgres.preflight.check import (
@@ -99,15 +100,12 @@ def slot(now: Situation) -> Check:
     found, name = now.slot, now.source.slot_name
     if found is None and now.source.replication.failover and now.version < 170000:
         return failure("slot", "failover slots need PostgreSQL 17", "Set failover: false")
-    if found is None:
+    if found is None and now.position is None:
         return ok("slot", f"{name} will be created")
-    lost = slots.loss(found)
+    lost = slots.loss(found, now.position or ZERO) if found else "the slot does not exist any more"
     if lost:
-        return failure(
-            "slot",
-            f"{name}: {lost}",
-            "Changes are lost: drop the slot and copy the tables anew, or choose another slot_name",
-        )
+        return _lost(now, f"{name}: {lost}")
+    assert found is not None
     detail = f"{name}, {size(found.behind)} behind, keeps {size(found.retained)} of WAL"
     if found.wal_status == "unreserved" or (found.safe_wal_size is not None and found.safe_wal_size < 0):
         return warning("slot", f"{detail}, about to be lost", "Start the pipeline at once")
@@ -120,6 +118,16 @@ def slot(now: Situation) -> Check:
             "Change the configuration, or drop the slot and copy the tables anew",
         )
     return ok("slot", detail)
+
+
+def _lost(now: Situation, detail: str) -> Check:
+    """It is made anew if that is wanted; one for another plugin or database is somebody else's."""
+    ours = now.slot is None or (now.slot.plugin == slots.PLUGIN and now.slot.here)
+    if ours and now.source.replication.on_slot_lost == "resync":
+        remedy = "Nothing to do: `on_slot_lost: resync` makes it anew and copies the tables again"
+        return warning("slot", detail, remedy)
+    remedy = "set `on_slot_lost: resync` to copy the tables anew, or choose another slot_name"
+    return failure("slot", detail, f"Changes are lost: {remedy}" if ours else "Choose another slot_name")
 
 
 CHECKS: tuple[CheckFunction, ...] = (publication, slot)
