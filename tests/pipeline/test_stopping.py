@@ -77,20 +77,6 @@ def started(file: Path) -> Iterator[Process]:
         process.kill()
 
 
-def test_a_source_that_is_down_is_waited_for_and_then_followed(
-    own_database: Database, destination: Database, tmp_path: Path
-) -> None:
-    own_database.execute("create table t (id integer primary key)", "insert into t values (1)")
-    file = configuration(tmp_path, own_database, to_postgres(destination))
-    own_database.server.stop()
-    with started(file) as process:
-        process.until_said("waiting", "again_in")
-        assert process.said.count("waiting") < 20
-        own_database.server.start()
-        process.until(lambda: contents(destination, "t") == ["(1)"])
-        process.end_quietly(Process.terminate)
-
-
 def test_ctrl_c_while_a_source_is_waited_for_ends_it_at_once(
     own_server: PostgresServer, destination: Database, tmp_path: Path
 ) -> None:
@@ -135,21 +121,24 @@ def test_it_stops_while_the_slot_waits_for_a_transaction_and_leaves_no_slot(
         assert source.query(slots, source.name) == []
 
 
-def test_it_stops_quietly_while_it_copies_and_while_it_streams(
-    source: Database, destination: Database, tmp_path: Path
+def test_it_waits_for_its_source_and_stops_quietly_while_it_copies_and_while_it_streams(
+    own_database: Database, destination: Database, tmp_path: Path
 ) -> None:
-    source.execute(
+    own_database.execute(
         "create table small (id integer primary key)",
         "create table large (id integer primary key, body text)",
         "insert into large select n, repeat(md5(n::text), 8) from generate_series(1, 200000) n",
     )
-    file = configuration(tmp_path, source, to_postgres(destination))
+    file = configuration(tmp_path, own_database, to_postgres(destination))
+    own_database.server.stop()
     with started(file) as process:
+        process.until_said("waiting", "again_in")
+        own_database.server.start()
         process.until(lambda: re.search("data_sync .*large", process.said))
         process.end_quietly(Process.interrupt)
     assert not re.search("finished_copy .*large", process.said), "the copy was over too soon to interrupt it"
     with started(file) as process:
         process.until(lambda: re.search("ready .*large", process.said))
-        source.execute("insert into small select generate_series(1, 20000)")
+        own_database.execute("insert into small select generate_series(1, 20000)")
         process.end_quietly(Process.terminate)
     assert len(contents(destination, "large")) == 200000

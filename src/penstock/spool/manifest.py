@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
@@ -81,7 +82,7 @@ class Manifest:
     def __init__(self, spool: Path) -> None:
         self.path = spool / "manifest.db"
         self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
-        self._writing = threading.Lock()
+        self._using = threading.RLock()
         try:
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma synchronous = full")
@@ -125,7 +126,7 @@ class Manifest:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._writing:  # one connection, several threads: one transaction at a time
+        with self._using:
             self._db.execute("begin immediate")
             try:
                 yield self._db
@@ -134,13 +135,19 @@ class Manifest:
                 raise
             self._db.execute("commit")
 
+    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        """One connection serves several threads, one at a time: a read that another one has not finished
+        would make SQLite refuse to begin a transaction."""
+        with self._using:
+            return self._db.execute(statement, values).fetchall()
+
     # Positions
 
     def _meta(self, key: str) -> int:
-        found = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
-        if found is None:
+        found = self._rows("select value from meta where key = ?", (key,))
+        if not found:
             raise SpoolDamaged(f"the manifest has no {key}", file=self.path)
-        return int(found[0])
+        return int(found[0][0])
 
     @property
     def position(self) -> Lsn:
@@ -188,14 +195,14 @@ class Manifest:
         """The segments of `[start, end)`, in order; both are positions that `next_position` gave."""
         self._refuse_if_gone(start)
         parts: dict[int, list[Part]] = {}
-        for segment_id, *part in self._db.execute(
+        for segment_id, *part in self._rows(
             """select segment_id, table_id, schema_version, first_row_group, row_groups, p.rows
                  from parts p join segments s on s.id = p.segment_id
                 where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_row_group""",
             (start.value, end.value),
         ):
             parts.setdefault(segment_id, []).append(Part(*part))
-        found = self._db.execute(
+        found = self._rows(
             """select id, file, rows, bytes, start_lsn, end_lsn from segments
                 where end_lsn > ? and end_lsn <= ? order by id""",
             (start.value, end.value),
@@ -212,7 +219,7 @@ class Manifest:
         """
         self._refuse_if_gone(start)
         rows_read, bytes_read, reached = 0, 0, start.value
-        for end, rows, size in self._db.execute(
+        for end, rows, size in self._rows(
             """select end_lsn, sum(rows), sum(bytes) from segments where end_lsn > ?
                 group by end_lsn order by end_lsn""",
             (start.value,),
@@ -241,7 +248,7 @@ class Manifest:
     # Schemas
 
     def schemas(self) -> dict[tuple[TableId, int], TableSchema]:
-        found = self._db.execute("select document from schemas order by table_id, version")
+        found = self._rows("select document from schemas order by table_id, version")
         schemas = [TableSchema.from_dict(json.loads(document)) for (document,) in found]
         return {(schema.id, schema.version): schema for schema in schemas}
 
@@ -270,9 +277,7 @@ class Manifest:
             db.execute("delete from consumers where name = ?", (consumer,))
 
     def consumers(self) -> dict[str, Lsn]:
-        return {
-            name: Lsn(position) for name, position in self._db.execute("select name, position from consumers")
-        }
+        return {name: Lsn(position) for name, position in self._rows("select name, position from consumers")}
 
     def retire(self, before: Lsn) -> list[str]:
         """Take segments out of the manifest that end at or before `before`; their files may then go."""
@@ -287,7 +292,7 @@ class Manifest:
         return [file for file, _ in gone]
 
     def files(self) -> set[str]:
-        return {file for (file,) in self._db.execute("select file from segments")}
+        return {file for (file,) in self._rows("select file from segments")}
 
 
 def exists(spool: Path) -> bool:
