@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -178,7 +179,7 @@ query.trigger(availableNow=True).start().awaitTermination()
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
     )
     assert done.stdout.strip() == f"150000 {150000 * 150001 // 2}.00 2", done.stderr
-    assert done.stderr == ""
+    assert _without_broken_pipes(done.stderr) == ""
 
 
 def test_the_example_prints_rows(users: Database, config: Path, tmp_path: Path) -> None:
@@ -292,3 +293,8 @@ def test_available_now_reads_all_that_had_committed_when_it_began(
     assert run() == [1, 2, 3]
     users.execute("insert into users values (4)")
     assert run() == [4]
+
+
+def _without_broken_pipes(said: str) -> str:
+    """Spark's planning workers, which are not ours to start, complain when it has stopped reading them."""
+    return re.sub(r"Traceback \(most recent call last\):\n(?:  .*\n)+BrokenPipeError: .*\n", "", said)

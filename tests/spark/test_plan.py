@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.model import Lsn
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.plan import Slice, read, slices
-from penstock.spool.manifest import Manifest
-from tests.spark.made import START, USERS, MadeSpool
+from penstock.spark.plan import Slice, read
+from penstock.spool.segment import SCHEMA, BeforeKind, Op, write
+from tests.spark.made import USERS, WHEN
 
 
-def spooled(folder: Path, *names: str) -> tuple[Slice, list[Lsn]]:
-    """A segment with a transaction for each name, and where each of them begins."""
-    begins = [START]
-    with closing(MadeSpool(folder)) as spool:
-        spool.learn(USERS)
-        for number, name in enumerate(names):
-            spool.insert(USERS, (str(number), name, None))
-            begins.append(spool.commit())
-    with closing(Manifest.open(folder)) as manifest:
-        found = list(slices(folder, manifest.entries(START, begins[-1]), START, manifest.schemas()))
-    return found[0], begins
+def segment(folder: Path, *names: str) -> Slice:
+    """A segment with a transaction for each name, at 0, 100, …"""
+    folder.mkdir()
+    rows = [
+        {
+            "table_id": USERS.id,
+            "schema_version": USERS.version,
+            "op": Op.INSERT,
+            "commit_lsn": 100 * number,
+            "lsn": 100 * number,
+            "seq": 0,
+            "xid": number,
+            "committed_at": WHEN,
+            "before_kind": BeforeKind.NONE,
+            "after": [str(number), name, None],
+        }
+        for number, name in enumerate(names)
+    ]
+    path = folder / "1.parquet"
+    made = write(path, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
+    return Slice(path, 0, made.parts[0].row_groups, made.rows, USERS, None)
 
 
 def names_in(part: Slice) -> list[str]:
@@ -34,19 +44,20 @@ def names_in(part: Slice) -> list[str]:
 
 
 def test_a_slice_is_read_from_its_position_on_in_the_columns_that_are_asked_for(tmp_path: Path) -> None:
-    part, begins = spooled(tmp_path / "spool", "a")
-    asked = replace(part, columns=("after", "commit_lsn"), after=begins[0])
-    assert [batch.schema.names for batch in read(asked)] == [["commit_lsn", "after"]]
-    assert names_in(asked) == ["a"]
-    assert names_in(replace(asked, after=begins[1])) == []
+    part = replace(segment(tmp_path / "spool", "a", "b", "c"), columns=("commit_lsn", "after"))
+    assert [batch.schema.names for batch in read(part)] == [["commit_lsn", "after"]]
+    assert names_in(part) == ["a", "b", "c"]
+    assert names_in(replace(part, after=Lsn(100))) == ["b", "c"]
+    assert names_in(replace(part, after=Lsn(101))) == ["c"]
+    assert names_in(replace(part, after=Lsn(201))) == []
 
 
 def test_another_spool_in_the_same_place_is_read_as_it_is(tmp_path: Path) -> None:
-    part, _ = spooled(tmp_path / "spool", "a")
+    part = segment(tmp_path / "spool", "a")
     assert names_in(part) == ["a"]
     shutil.rmtree(tmp_path / "spool")
     with pytest.raises(SpoolDamaged):
         names_in(part)
-    again, _ = spooled(tmp_path / "spool", "another name, which is longer")
+    again = segment(tmp_path / "spool", "another name, which is longer", "b")
     assert again.path == part.path
-    assert names_in(again) == ["another name, which is longer"]
+    assert names_in(again) == ["another name, which is longer", "b"]

@@ -28,7 +28,7 @@ from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges
 from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, PenstockError, PositionGone, Scope
+from penstock.model.errors import ConnectionFailed, PenstockError, Scope
 from penstock.postgres.connection import Connection
 
 Result = TypeVar("Result")
@@ -157,9 +157,8 @@ class TableWriter:
     def write(self, changes: TableChanges, known: Known | None) -> Stopped | None:
         delivery = changes.delivery
         start = known.position if known is not None and known.position is not None else self.stands
-        if start < changes.start and known is not None and known.position is not None:
-            gap = PositionGone(f"changes between {start} and {changes.start} are missing")
-            return Stopped(delivery.id, known.error or gap.at(table=delivery.table.name))
+        if start < changes.start and known is not None and known.error is not None:
+            return Stopped(delivery.id, known.error)  # what it waits for is not among these changes
         meant = replace(changes, start=max(start, changes.start))
         try:
             with self.connection.transaction():
