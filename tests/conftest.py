@@ -9,11 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.embedded.postgres import PostgresServer, bundled_bin
 from tests.bed import Database, fresh_database, started_server
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FURTHER_BINS = [Path(part) for part in os.environ.get("PENSTOCK_TEST_PG_BINS", "").split(":") if part]
 ON_EVERY_SERVER = ("postgres", "capture", "spool")
@@ -62,3 +66,13 @@ def database(server: PostgresServer) -> Iterator[Database]:
 def own_database(own_server: PostgresServer) -> Iterator[Database]:
     """An empty database on a server that this test may break."""
     yield from fresh_database(own_server)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests that need one; the others do not wait for the import."""
+    from penstock.spark.session import session
+
+    made = session("local[2]", {"spark.driver.memory": "768m"}, "penstock tests")
+    yield made
+    made.stop()

@@ -8,16 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session import session
 from tests.bed import Database
 from tests.destinations.given import Given
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = session("local[2]", {"spark.driver.memory": "768m"}, "penstock tests")
-    yield made
-    made.stop()
 
 
 @pytest.fixture

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
 from penstock.embedded.postgres import PostgresServer
-from penstock.spark.session import session
 from tests.bed import Database, fresh_database
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = session("local[2]", {"spark.driver.memory": "768m"}, "penstock tests")
-    yield made
-    made.stop()
 
 
 @pytest.fixture

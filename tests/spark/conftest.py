@@ -1,4 +1,4 @@
-"""One Spark session for all tests; spools made by hand."""
+"""Spools made by hand, and streams over them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from penstock.spark.session import session
 from tests.spark.made import ORDERS, USERS, MadeSpool
 
 Collect = Callable[..., list[Row]]
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    made = session("local[2]", {"spark.driver.memory": "768m"}, "penstock tests")
-    yield made
-    made.stop()
 
 
 @pytest.fixture
