@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ class Ledger:
 
 def sequence_difference(expected: Sequence[Change], actual: Sequence[Change], shown: int = 5) -> str:
     """Where two sequences of changes part, and what each has that the other has not."""
+    expected, actual = _ties_settled(expected), _ties_settled(actual)
     pairs = zip(map(_said, expected), map(_said, actual), strict=False)
     at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(actual)))
     if at == len(expected) == len(actual):
@@ -184,6 +186,21 @@ def sequence_difference(expected: Sequence[Change], actual: Sequence[Change], sh
             named = ", ".join(f"{commit}#{seq}" for commit, seq in list(places.elements())[:shown])
             lines.append(f"  {title}: {places.total()} changes: {named}")
     return "\n".join(lines)
+
+
+def _ties_settled(changes: Sequence[Change]) -> list[Change]:
+    """Messages before the changes that stand at the same position.
+
+    PostgreSQL gives a transactional message the position where its record ends, and that is where the next
+    record begins. If that one is of another subtransaction, which of the two comes first is left to the heap
+    that merges subtransactions: two slots can tell the same transaction in two orders.
+    """
+    settled: list[Change] = []
+    for _, group in groupby(changes, lambda change: (change.commit_lsn, change.xid, change.lsn)):
+        tied = list(group)
+        in_order = sorted(tied, key=lambda change: change.op is not Op.MESSAGE)
+        settled += [replace(change, seq=at.seq) for at, change in zip(tied, in_order, strict=True)]
+    return settled
 
 
 def _place(change: Change) -> tuple[Lsn, int]:

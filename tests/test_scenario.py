@@ -154,6 +154,20 @@ def test_null_and_empty_are_not_the_same(ledger: Ledger) -> None:
     assert sequence_difference([change], [replace(change, after=("1", None))])
 
 
+def test_only_a_message_may_change_places_and_only_at_one_position(ledger: Ledger) -> None:
+    first, second, *_ = ledger.changes()
+
+    def swapped(lsn: Lsn, op: Op) -> str:
+        """The difference to the two the other way round: one at 100, the other there and of that kind."""
+        one = replace(first, seq=0, lsn=Lsn(100))
+        other = replace(second, commit_lsn=one.commit_lsn, xid=one.xid, seq=1, lsn=lsn, op=op)
+        return sequence_difference([one, other], [replace(other, seq=0), replace(one, seq=1)])
+
+    assert not swapped(Lsn(100), Op.MESSAGE)
+    assert swapped(Lsn(101), Op.MESSAGE)
+    assert swapped(Lsn(100), Op.INSERT)
+
+
 def spooled(path: Path, places: list[tuple[int, int]]) -> None:
     """A spool with one segment whose rows stand at these places, in this order."""
     schema = TableSchema(
@@ -182,5 +196,5 @@ def test_a_spool_is_read_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("places", [[(100, 1), (100, 0)], [(99, 0)], [(100, 0), (200, 0)]])
 def test_a_spool_out_of_order_is_noticed(tmp_path: Path, places: list[tuple[int, int]]) -> None:
     spooled(tmp_path, places)
-    with pytest.raises(AssertionError, match=r"000000000001\.parquet"):
+    with pytest.raises(AssertionError, match=r"000000000001\.arrow"):
         list(changes_of_spool(tmp_path))
