@@ -88,7 +88,8 @@ class Demo:
             with closing(CaptureProcess(launch.spec_of(config, source))) as capture:
                 capture.wait_until_captured()
                 self._tell("Starting Spark")
-                spark = session(config.spark.master, config.spark.conf, app_name="penstock demo")
+                log = self.folder / "spark.log"
+                spark = session(config.spark.master, config.spark.conf, "penstock demo", log)
                 try:
                     with _stopped_after(spark, self._follow(spark)) as query:
                         self._trade(source, query, capture, (seconds, rows), show)
