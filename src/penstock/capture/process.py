@@ -21,6 +21,7 @@ from contextlib import closing, suppress
 
 import psycopg
 
+from penstock.capture import libpq
 from penstock.capture.decoder import warm_up
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
@@ -66,6 +67,7 @@ class Capture:
     def run(self) -> None:
         """Capture until told to stop; raises what cannot be tried again."""
         warm_up()
+        libpq.warm_up()
         while not self._stop.is_set():
             try:
                 self._stream()

@@ -1,8 +1,10 @@
 """The replication connection: receives messages and gathers them into runs, sends feedback.
 
-This is libpq as psycopg's `pq` layer gives it, driven by one thread. The loop over messages is the dearest
-Python there is here (the server sends a row's message every 4 µs), so it does nothing but gather; keepalives
-are looked for afterwards, in the whole run at once.
+This is libpq as psycopg's `pq` layer gives it, driven by one thread. Messages are gathered by compiled code
+(`libpq.py`; the server sends one for each row, every 3 µs); keepalives are looked for afterwards, in the
+whole run at once. When all is read that has arrived, more is left to pile up for a moment: who takes each
+message as it comes makes the kernel hand them over one by one, and that costs the walsender as much again as
+the sending itself.
 
 Feedback says two things: how far we have received (`write`) and how far the server may forget (`flush`).
 A server that shuts down waits until `flush` has reached its end, which would take until the slowest
@@ -21,6 +23,7 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
+from penstock.capture.libpq import Inbox
 from penstock.capture.stream import Run
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, PublicationMissing, SlotLost
@@ -30,8 +33,9 @@ _SLOT_GONE = ("42704", "55000")
 """undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
 KEEPALIVE = ord("k")
 KEEPALIVE_SIZE = 18
-RUN_BYTES = 2 << 20
 GATHER = 0.02
+NAP = 0.01
+"""Seconds that messages pile up, once a first one has come."""
 
 
 class Receiver:
@@ -49,6 +53,7 @@ class Receiver:
         self.database = (identified.get_value(0, 3) or b"").decode()
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
+        self._inbox = Inbox(self._pg)
 
     def __enter__(self) -> Receiver:
         return self
@@ -81,38 +86,26 @@ class Receiver:
     def receive(self, seconds: float, gather: float = GATHER) -> Run | None:
         """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
         more, or until there are enough."""
-        get = self._pg.get_copy_data
-        messages: list[memoryview] = []
-        size = 0
         until = time.monotonic() + seconds
-        while size < RUN_BYTES:
-            length, message = get(1)
-            if length > 0:
-                messages.append(message)
-                size += length
-                continue
-            if length < 0:
-                raise self._ended()
+        messages = self._inbox
+        while messages.take():
             now = time.monotonic()
-            if messages and until > now + gather:
-                until = now + gather
+            if messages.count:
+                until = min(until, now + gather)
             if now >= until:
                 break
-            self._wait(until - now)
+            if messages.count:
+                time.sleep(min(NAP, until - now))
+            else:
+                self._poll.poll((until - now) * 1000)
+        if messages.ended:
+            raise self._failed() if messages.lost else self._ended()
         if self._notices:
             raise self._notices[0]
-        if not messages:
-            return None
-        run = Run.of(messages)
-        self._answer_keepalives(run)
+        run = messages.run()
+        if run is not None:
+            self._answer_keepalives(run)
         return run
-
-    def _wait(self, seconds: float) -> None:
-        if self._poll.poll(max(seconds, 0) * 1000):
-            try:
-                self._pg.consume_input()
-            except Exception as error:
-                raise self._failed() from error
 
     def _answer_keepalives(self, run: Run) -> None:
         starts = np.concatenate(([0], run.ends[:-1]))

@@ -1,0 +1,128 @@
+"""libpq's way of handing out messages, called from compiled code.
+
+A row's message costs libpq 0.1 µs; the same call from Python costs ten times that, and an object for the
+garbage collector to look at. psycopg offers the pointer of its connection for this purpose.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import psycopg
+from numba import types
+from psycopg import pq
+
+from penstock.capture.kernels import Bytes, Int64s, kernel
+from penstock.capture.stream import Run
+
+RUN_BYTES = 2 << 20
+"""What is enough for a run."""
+USUAL_BYTES = 64 << 10
+"""Room for a message that begins before that."""
+SHORTEST = 18
+"""Bytes of a keepalive: no message is shorter."""
+LOST = -3
+"""Said of a connection that broke; -2 is an error, -1 the end."""
+
+
+def _library() -> ctypes.CDLL:
+    """The one that psycopg uses: it came with it."""
+    packages = Path(psycopg.__file__).parent.parent
+    found = [
+        *packages.glob("psycopg_binary.libs/libpq-*.so*"),
+        *packages.glob("psycopg_binary/.dylibs/libpq.*"),
+    ]
+    library = ctypes.CDLL(str(found[0]))
+    assert library.PQlibVersion() == pq.version()
+    return library
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
+    """For kernels: pointers are integers there."""
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    llvm.add_symbol(name, address)
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_libpq = _library()
+_get_copy_data = _function(_libpq, "PQgetCopyData", types.int32, types.intp, types.intp, types.int32)
+_consume_input = _function(_libpq, "PQconsumeInput", types.int32, types.intp)
+_free = _function(_libpq, "PQfreemem", types.void, types.intp)
+_copy = _function(ctypes.CDLL(None), "memcpy", types.intp, types.intp, types.intp, types.uintp)
+
+
+@kernel
+def _take(connection: int, holder: Int64s, data: Bytes, ends: Int64s, count: int) -> tuple[int, int]:
+    """Put the messages that have arrived behind those that came before, until there are enough bytes;
+    returns what libpq said last (0: no more yet, negative: the stream has ended) and how many there are.
+    A message that there is no room for is left in `holder`, its length is what libpq said."""
+    size = ends[count - 1] if count else 0
+    length = 1
+    while length > 0 and size < RUN_BYTES:
+        length = _get_copy_data(connection, holder.ctypes.data, 1)
+        if length == 0:
+            if not _consume_input(connection):
+                return LOST, count
+            length = _get_copy_data(connection, holder.ctypes.data, 1)
+        if length <= 0 or size + length > len(data):
+            break
+        _copy(data.ctypes.data + size, holder[0], length)
+        _free(holder[0])
+        holder[0] = 0
+        size += length
+        ends[count] = size
+        count += 1
+    return length, count
+
+
+def warm_up() -> None:
+    """Load the kernel, or compile it: libpq has no messages of no connection."""
+    _take(0, np.zeros(1, np.int64), np.empty(1, np.uint8), np.empty(1, np.int64), 0)
+
+
+class Inbox:
+    """Gathers the messages of a connection into runs."""
+
+    def __init__(self, connection: pq.abc.PGconn) -> None:
+        self._connection: int = connection.pgconn_ptr  # type: ignore[attr-defined]
+        self._holder = np.zeros(1, np.int64)
+        self._data = np.empty(RUN_BYTES + USUAL_BYTES, np.uint8)
+        self._ends = np.empty(RUN_BYTES // SHORTEST + 1, np.int64)
+        self.count = 0
+        self.ended = self.lost = False
+        """The server has ended the stream; the connection broke."""
+
+    def take(self) -> bool:
+        """Take what has arrived; whether to wait for more."""
+        length, self.count = _take(self._connection, self._holder, self._data, self._ends, self.count)
+        if self._holder[0]:
+            self._take_large(length)
+        self.ended, self.lost = length < 0, length == LOST
+        return length == 0
+
+    def _take_large(self, length: int) -> None:
+        size = self._size
+        self._data = np.append(self._data[:size], np.empty(length, np.uint8))
+        ctypes.memmove(int(self._data.ctypes.data) + size, int(self._holder[0]), length)
+        _libpq.PQfreemem(ctypes.c_void_p(int(self._holder[0])))
+        self._holder[0] = 0
+        self._ends[self.count] = size + length
+        self.count += 1
+
+    @property
+    def _size(self) -> int:
+        return int(self._ends[self.count - 1]) if self.count else 0
+
+    def run(self) -> Run | None:
+        """What was gathered since the last one."""
+        if not self.count:
+            return None
+        made = Run(self._data[: self._size].tobytes(), self._ends[: self.count].copy())
+        self.count = 0
+        if len(self._data) > RUN_BYTES + USUAL_BYTES:
+            self._data = np.empty(RUN_BYTES + USUAL_BYTES, np.uint8)
+        return made
