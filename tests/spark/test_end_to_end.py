@@ -124,7 +124,7 @@ def test_what_was_read_may_be_forgotten_and_is_then_refused(
         users.execute(f"insert into users (id) values ({number})")
         capture.until_past(users)
         drained(read.load(), "late")
-    eventually(lambda: not list(capture.spec.spool.glob("*.parquet")))
+    eventually(lambda: not list(capture.spec.spool.glob("*.arrow")))
     users.execute("insert into users (id) values (4)")
     capture.until_past(users)
     with pytest.raises(StreamingQueryException, match="PositionGone: changes are asked for from"):

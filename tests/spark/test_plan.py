@@ -34,9 +34,9 @@ def segment(folder: Path, *names: str) -> Slice:
         }
         for number, name in enumerate(names)
     ]
-    path = folder / "1.parquet"
+    path = folder / "1.arrow"
     made = write(path, [pa.RecordBatch.from_pylist(rows, SCHEMA)])
-    return Slice(path, 0, made.parts[0].row_groups, made.rows, USERS, None)
+    return Slice(path, 0, made.parts[0].batches, made.rows, USERS, None)
 
 
 def names_in(part: Slice) -> list[str]:

@@ -52,7 +52,7 @@ def test_a_transaction_larger_than_memory_is_seen_whole_or_not_at_all(tmp_path: 
         for _ in range(50):
             writer.append(transaction(0x2000, *range(1, 9), text="y" * 100), 0, None)
             writer.relieve()
-        assert len(list(tmp_path.glob("*.parquet"))) > 3
+        assert len(list(tmp_path.glob("*.arrow"))) > 3
         assert commits(tmp_path) == []
         writer.append(segment.EMPTY, 0, Lsn(0x2010))
         writer.cut()
@@ -136,7 +136,7 @@ def write_until_killed(path: Path, point: str) -> None:
 
 
 def segments_on_disk(path: Path) -> set[str]:
-    return {found.name for found in path.iterdir() if found.suffix in (".parquet", ".tmp")}
+    return {found.name for found in path.iterdir() if found.suffix in (".arrow", ".tmp")}
 
 
 def test_a_writer_killed_while_it_removes_segments_leaves_none_that_nobody_knows(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-import pyarrow.parquet as pq
-
 from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.visibility import Visibility
@@ -155,10 +153,8 @@ class Changes:
 
 
 def _holds_unseen(part: Slice, seen: Visibility) -> bool:
-    with pq.ParquetFile(part.path) as file:
-        groups = range(part.first_row_group, part.first_row_group + part.row_groups)
-        xids = file.read_row_groups(list(groups), columns=["xid"])["xid"].to_numpy()
-    return not bool(seen.sees(xids).all())
+    rows = plan.read(replace(part, columns=("xid",), after=None))
+    return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
 
 
 def _primary_key(state: TableState) -> tuple[str, ...]:

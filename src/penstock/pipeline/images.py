@@ -273,12 +273,12 @@ def write_segment(
     """Write a task's changes as one segment, and tell of it: file, row groups, rows."""
     changes = [imaging.changes(batch) for batch in whole_changes(images)]
     if sum(batch.num_rows for batch in changes):
-        path = folder / f"{uuid.uuid4().hex}.parquet"
+        path = folder / f"{uuid.uuid4().hex}.arrow"
         written = segment.write(path, changes)
         (part,) = written.parts
         yield pa.RecordBatch.from_arrays(
-            [[path.name], [part.first_row_group], [part.row_groups], [part.rows]],
-            ["file", "first_row_group", "row_groups", "rows"],
+            [[path.name], [part.first_batch], [part.batches], [part.rows]],
+            ["file", "first_batch", "batches", "rows"],
         )
 
 

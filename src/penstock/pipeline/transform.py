@@ -42,7 +42,7 @@ from penstock.spool.segment import Op
 Made = TypeVar("Made")
 
 _CARRIED = "penstock error: "
-_WRITTEN = "file string, first_row_group bigint, row_groups bigint, rows bigint"
+_WRITTEN = "file string, first_batch bigint, batches bigint, rows bigint"
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -160,8 +160,8 @@ class Transforms:
         return tuple(
             Slice(
                 path=folder / row.file,
-                first_row_group=row.first_row_group,
-                row_groups=row.row_groups,
+                first_batch=row.first_batch,
+                batches=row.batches,
                 rows=row.rows,
                 table=transform.delivered,
                 after=None,

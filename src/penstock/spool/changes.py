@@ -12,9 +12,9 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.model import Lsn, TableId, TableSchema
+from penstock.spool import segment
 from penstock.spool.manifest import Entry, Manifest
 from penstock.spool.segment import BeforeKind, Op
 
@@ -62,7 +62,7 @@ def changes(manifest: Manifest, start: Lsn, end: Lsn) -> Iterator[Change]:
 def _of_segment(
     spool: Path, entry: Entry, schemas: Mapping[tuple[TableId, int], TableSchema]
 ) -> Iterator[Change]:
-    rows: pa.Table = pq.read_table(spool / entry.segment.file)
+    rows = pa.Table.from_batches(segment.read_batches(spool / entry.segment.file, 0), segment.SCHEMA)
     for row in rows.sort_by([("commit_lsn", "ascending"), ("seq", "ascending")]).to_pylist():
         yield Change(
             table=schemas.get((row["table_id"], row["schema_version"])),

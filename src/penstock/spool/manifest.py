@@ -23,7 +23,7 @@ from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
 from penstock.spool.segment import Part, Segment
 
-FORMAT = "1"
+FORMAT = "2"
 
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null) without rowid;
@@ -40,10 +40,10 @@ create table if not exists parts (
     segment_id      integer not null references segments (id) on delete cascade,
     table_id        integer not null,
     schema_version  integer not null,
-    first_row_group integer not null,
-    row_groups      integer not null,
+    first_batch integer not null,
+    batches      integer not null,
     rows            integer not null,
-    primary key (segment_id, first_row_group)
+    primary key (segment_id, first_batch)
 ) without rowid;
 create table if not exists schemas (
     table_id integer not null,
@@ -180,8 +180,8 @@ class Manifest:
                             added.lastrowid,
                             p.table_id,
                             p.schema_version,
-                            p.first_row_group,
-                            p.row_groups,
+                            p.first_batch,
+                            p.batches,
                             p.rows,
                         )
                         for p in segment.parts
@@ -196,9 +196,9 @@ class Manifest:
         self._refuse_if_gone(start)
         parts: dict[int, list[Part]] = {}
         for segment_id, *part in self._rows(
-            """select segment_id, table_id, schema_version, first_row_group, row_groups, p.rows
+            """select segment_id, table_id, schema_version, first_batch, batches, p.rows
                  from parts p join segments s on s.id = p.segment_id
-                where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_row_group""",
+                where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_batch""",
             (start.value, end.value),
         ):
             parts.setdefault(segment_id, []).append(Part(*part))

@@ -1,7 +1,7 @@
-"""A segment: an immutable Parquet file of changes, cut at transaction boundaries.
+"""A segment: an immutable Arrow file of changes, cut at transaction boundaries.
 
 One schema serves every table. Values are the text that PostgreSQL sent, so nothing can be altered here.
-Rows of one table under one schema version are contiguous and start their own row groups (a *part*), in
+Rows of one table under one schema version are contiguous and start their own record batches (a *part*), in
 order, so that a reader of one table reads only its own bytes.
 
     table_id        the table's oid; 0 for a logical message
@@ -31,7 +31,7 @@ from typing import IO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow import ipc
 
 from penstock.model import TableId
 
@@ -74,8 +74,8 @@ class Part:
 
     table_id: TableId
     schema_version: int
-    first_row_group: int
-    row_groups: int
+    first_batch: int
+    batches: int
     rows: int
 
 
@@ -88,7 +88,7 @@ class Segment:
     parts: tuple[Part, ...]
 
 
-ROW_GROUP_ROWS = 65_536
+BATCH_ROWS = 65_536
 
 
 def write(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
@@ -114,23 +114,31 @@ def write(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
 
 def _write_parts(sink: IO[bytes], table: pa.Table) -> list[Part]:
     parts: list[Part] = []
-    row_groups = 0
-    with pq.ParquetWriter(
-        sink, SCHEMA, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
-    ) as writer:
+    written = 0
+    with ipc.new_file(sink, SCHEMA, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
         for (table_id, version), rows in _by_part(table):
-            writer.write_table(rows, row_group_size=ROW_GROUP_ROWS)
-            groups = -(-rows.num_rows // ROW_GROUP_ROWS)
-            parts.append(Part(TableId(table_id), version, row_groups, groups, rows.num_rows))
-            row_groups += groups
+            batches = rows.combine_chunks().to_batches(BATCH_ROWS)
+            for batch in batches:
+                writer.write_batch(batch)
+            parts.append(Part(TableId(table_id), version, written, len(batches), rows.num_rows))
+            written += len(batches)
     return parts
 
 
-def read(path: Path, part: Part) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, a row group at a time."""
-    with pq.ParquetFile(path) as file:
-        for group in range(part.first_row_group, part.first_row_group + part.row_groups):
-            yield from file.read_row_group(group).to_batches()
+def read(path: Path, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a part, a record batch at a time; all columns, or these."""
+    yield from read_batches(path, part.first_batch, part.batches, columns)
+
+
+def read_batches(
+    path: Path, first: int, count: int | None = None, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Some record batches of a segment, or all from one on."""
+    fields = None if columns is None else [SCHEMA.get_field_index(name) for name in columns]
+    with pa.memory_map(str(path)) as file:
+        reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+        for number in range(first, reader.num_record_batches if count is None else first + count):
+            yield reader.get_batch(number)
 
 
 def _by_part(table: pa.Table) -> Iterator[tuple[tuple[int, int], pa.Table]]:

@@ -122,7 +122,7 @@ class SpoolWriter:
         self._open, self._open_bytes = [], 0
 
     def _write(self, batches: list[pa.RecordBatch]) -> Segment:
-        written = segment.write(self.path / f"{self._number:012d}.parquet", batches)
+        written = segment.write(self.path / f"{self._number:012d}.arrow", batches)
         self._number += 1
         return written
 
@@ -150,7 +150,7 @@ class SpoolWriter:
 
 
 def _segment_files(path: Path) -> Iterable[Path]:
-    return [*path.glob("*.parquet"), *path.glob("*.tmp")]
+    return [*path.glob("*.arrow"), *path.glob("*.tmp")]
 
 
 def _lock(path: Path) -> int:
