@@ -21,6 +21,8 @@ from bench.turns import Turn, Turns, taking_turns
 from bench.usage import time_and_memory, watched
 
 CHANGES = 1_000_000
+WARM_UP = 20_000
+"""Changes before the clock runs, as many as take the way that a million takes."""
 AGAINST = "create subscription"
 
 
@@ -46,7 +48,7 @@ class _Inserts:
         """An empty table; and something to warm up with, that is emptied again."""
         with self.servers.at_source() as connection:
             connection.execute("truncate t")
-            connection.execute("call inserts(1, 2000)")
+            connection.execute("call inserts(1, %s)", (WARM_UP,))
             connection.execute("truncate t")
 
     def write(self) -> None:
@@ -61,11 +63,11 @@ class _Mixed:
 
     def prepare(self) -> None:
         """Three rows in the table for ten changes that will come, and something to warm up with."""
-        size = max(self.changes * 3 // 10, 2000)
+        size = max(self.changes * 3 // 10, WARM_UP)
         with self.servers.at_source() as connection:
             connection.execute("truncate t")
             connection.execute("call inserts(1, %s)", (size,))
-            connection.execute("call mixed(4000)")
+            connection.execute("call mixed(%s)", (WARM_UP,))
 
     def write(self) -> None:
         with self.servers.at_source() as connection:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
@@ -109,13 +110,14 @@ class Stream:
             spark.readStream.format(ranges.NAME)
             .option("spool", str(self.feed.spec.spool.absolute()))
             .option("start", str(self.position))
+            .option("interval", str(control.interval))
             .option("maxRows", str(control.max_batch_rows))
             .option("maxBytes", str(control.max_batch_bytes))
             .load()
             .writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", self._checkpoint)
             .queryName(f"{self.feed.name} to {name}")
-            .trigger(processingTime=f"{int(control.interval * 1000)} milliseconds")
+            .trigger(processingTime="0 seconds")
             .start()
         )
 
@@ -181,10 +183,9 @@ class Stream:
 
     # A batch
 
-    def _batch(self, frame: DataFrame, _number: int) -> None:
+    def _batch(self, _frame: DataFrame, number: int) -> None:
         """Called by Spark. What is raised here ends the query; `check` then tells of it."""
-        (row,) = frame.collect()
-        start, end = Lsn.parse(row["start"]), Lsn.parse(row["end"])
+        start, end = self.position, ranges.end_of(Path(self._checkpoint), number)
         with self._lock:
             try:
                 self._patiently(lambda: self._apply(start, end))

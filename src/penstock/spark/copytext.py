@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.spark.columns import Rows
 
-CHUNK = 4 << 20
+CHUNK = 1 << 20
 """About how many bytes come at once."""
 
 NULL = r"\N"

@@ -2,7 +2,10 @@
 
 What a destination writes it reads from the spool itself, in its own tasks: the rows of tables need not pass
 through the JVM where nothing there needs them. So this stream carries no rows of tables, only where a batch
-begins and ends. Spark decides when a batch is made, limits its size and gives it to `foreachBatch`.
+begins and ends. The reader decides when a batch begins and how large it is: when `interval` has passed since
+the one before began, or sooner if so many rows wait that waiting for more would save little. (A trigger of
+Spark's own waits for the next tick of a clock: a batch that took a little more than an interval would be
+followed by nothing for the rest of the next one.)
 
 How far the destination came is not taken from Spark's checkpoint, which is not durable enough for that, but
 from the destination: the stream begins at the position it is told and needs no checkpoint of an earlier run.
@@ -11,6 +14,7 @@ Nor does it acknowledge: the pipeline does, when a batch is durable.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -27,15 +31,25 @@ from penstock.model import Lsn
 from penstock.spool.manifest import Manifest
 
 NAME = "penstock_ranges"
-LONG_POLL = 0.1
+LONG_POLL = 0.5
 """Seconds that the reader waits for something new before it says that there is nothing."""
-POLL = 0.005
+SHORTEST_POLL, POLLS = 0.005, 20
+"""Seconds between two looks at the spool: a small part of the interval between batches."""
+ENOUGH_ROWS = 10_000
+"""A batch of more than these begins at once."""
 
 Offset = dict[str, str]
 
 
+def end_of(checkpoint: Path, batch: int) -> Lsn:
+    """Where a batch ends: Spark writes that down before it begins. (To collect the batch's one row is a job,
+    and a job takes longer than all else that Spark does for a batch.)"""
+    said = (checkpoint / "offsets" / str(batch)).read_text()
+    return Lsn.parse(json.loads(said.splitlines()[-1])["lsn"])
+
+
 class Ranges(DataSource):
-    """Options: `spool`, `start` (a position), `maxRows`, `maxBytes`."""
+    """Options: `spool`, `start` (a position), `interval` (seconds), `maxRows`, `maxBytes`."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,6 +74,10 @@ class RangeReader(DataSourceStreamReader):
         self._start = options["start"]
         self._most_rows = int(options["maxRows"])
         self._most_bytes = int(options["maxBytes"])
+        self._interval = float(options["interval"])
+        self._poll = max(SHORTEST_POLL, self._interval / POLLS)
+        self._next = 0.0
+        """When the next batch may begin."""
         self._open: Manifest | None = None
 
     @property
@@ -79,11 +97,16 @@ class RangeReader(DataSourceStreamReader):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002
         position = Lsn.parse(start["lsn"])
         until = time.monotonic() + LONG_POLL
-        while True:
+        while (now := time.monotonic()) < until:
             reached = self._manifest.next_position(position, self._most_rows, self._most_bytes)
-            if reached > position or time.monotonic() >= until:
+            if reached > position and (now >= self._next or self._is_worth_it(position, reached)):
+                self._next = now + self._interval
                 return {"lsn": str(reached)}
-            time.sleep(POLL)
+            time.sleep(self._poll)
+        return start
+
+    def _is_worth_it(self, position: Lsn, reached: Lsn) -> bool:
+        return self._manifest.next_position(position, ENOUGH_ROWS) < reached
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         return [Range(start["lsn"], end["lsn"])]

@@ -30,6 +30,7 @@ Step = Fresh | Net | Tally | Versions | Truncated
 
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 64 << 20
+FRESH_ROWS = 20_000
 
 NEEDED: tuple[str, ...] = ("op", "commit_lsn", "before_kind", "before", "after", "unchanged")
 
@@ -48,7 +49,7 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
     written = 0
     for number, run in enumerate(changes.runs):
         at = place.at(run.delivery)
-        rows = chunks(rows_of(changes, _narrowed(run, changes, at)), whole_transactions=place.history)
+        rows = chunks(rows_of(changes, _narrowed(run, changes, at)), at)
         first = next(rows, None)
         if first is None and run.slices and before.table is not None:
             continue  # all of it is in the copy, which may have another schema already
@@ -122,20 +123,23 @@ def _apply(connection: Connection, place: Place, step: Step) -> int:
     return history.apply(connection, place, step)
 
 
-def chunks(rows: Iterable[pa.RecordBatch], *, whole_transactions: bool) -> Iterator[list[pa.RecordBatch]]:
-    """Rows together that memory can hold several times over. What happens inside a transaction is no version
-    of a row: there one is not cut, however large."""
+def chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[list[pa.RecordBatch]]:
+    """Rows together that memory can hold several times over; if they are nothing but new, no more than it
+    takes to keep PostgreSQL busy while the next are read. What happens inside a transaction is no version of
+    a row: in a history one is not cut, however large."""
     gathered: list[pa.RecordBatch] = []
     count = size = 0
+    new = True
     for batch in rows:
-        if count >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            split = _begun_before(gathered[-1], batch) if whole_transactions else 0
+        if count >= (FRESH_ROWS if new else CHUNK_ROWS) or size >= CHUNK_BYTES:
+            split = _begun_before(gathered[-1], batch) if place.history else 0
             if split < batch.num_rows:
                 yield [*gathered, batch.slice(0, split)] if split else gathered
-                gathered, count, size = [], 0, 0
+                gathered, count, size, new = [], 0, 0, True
                 batch = batch.slice(split)
         gathered.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
+        new = new and fresh.are_fresh(place, [batch])
     if gathered:
         yield gathered
 

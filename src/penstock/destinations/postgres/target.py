@@ -1,8 +1,9 @@
 """PostgreSQL as a destination: the driver's part.
 
-The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`), a few by the driver
-itself. How far things came is remembered in the destination's database, in the transactions that write the
-data (`ledger.py`).
+The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`), or by the driver
+itself where a task would be but a detour: for few rows, and for a single task on the driver's own machine.
+How far things came is remembered in the destination's database, in the transactions that write the data
+(`ledger.py`).
 """
 
 from __future__ import annotations
@@ -136,13 +137,19 @@ class PostgresTarget:
         """A task for each piece of work, or, where tasks would cost more than the work, here and now; the
         first error among what they tell is raised."""
         assert self._spark is not None, "open() comes first"
-        if small or not work:
+        if small or not work or (len(work) == 1 and _is_here(self._spark)):
             told = [function(one) for one in work]
         else:
             with explained():
                 told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
         _raise_first(told)
         return told
+
+
+def _is_here(spark: SparkSession) -> bool:
+    """Whether a task would run on this machine, in a process beside this one."""
+    master = str(spark.sparkContext.master)
+    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _are_few(changes: Sequence[TableChanges]) -> bool:
