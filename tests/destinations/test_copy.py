@@ -10,6 +10,8 @@ import psycopg
 import pytest
 
 from penstock.destinations.postgres import PostgresTarget, copying
+from penstock.destinations.postgres.stage import copy_lines
+from penstock.destinations.postgres.types import BINARY
 from penstock.destinations.protocol import Kind, SchemaChange, TableCopy
 from penstock.model import Column, TableId
 from penstock.model.errors import PenstockError, RowRefused, SnapshotLost
@@ -19,7 +21,52 @@ from tests.bed import Database
 from tests.destinations.given import Given
 from tests.spark.made import USERS, column_type
 
+VALUES = {
+    "bool": "true",
+    "int2": "-32768",
+    "int4": "2147483647",
+    "int8": "-9223372036854775808",
+    "oid": "4294967295",
+    "float4": "'1.17549e-38'",
+    "float8": "'-Infinity'",
+    "numeric": "'-0.00000000000000000000000000000000001'",
+    "bit": "'1'",
+    "varbit": "'10101'",
+    "text": r"E'tab\t, newline\n, backslash \\ and \\N'",
+    "varchar": "''",
+    "bpchar": "'padded   '",
+    "char": "'x'",
+    "bytea": r"'\x00ff5c0a'",
+    "json": """'{"b": 1,  "a": [null]}'""",
+    "jsonb": """'{"b": 1, "a": [null]}'""",
+    "uuid": "gen_random_uuid()",
+    "date": "'4713-01-01 BC'",
+    "time": "'24:00:00'",
+    "timetz": "'12:00:00.000001+15:59'",
+    "timestamp": "'infinity'",
+    "timestamptz": "'2026-11-15 10:00:00.123456+05:30'",
+    "interval": "'-1 year 2 mons -3 days 04:05:06.789'",
+    "inet": "'192.168.0.1/24'",
+    "cidr": "'2001:db8::/32'",
+    "macaddr": "'08:00:2b:01:02:03'",
+    "macaddr8": "'08:00:2b:01:02:03:04:05'",
+}
+"""An awkward one of each type that goes in binary."""
+
 USERS_SQL = "create table users (id int primary key, name text, score numeric(10, 2))"
+
+
+def columns_of(database: Database, table: str) -> tuple[Column, ...]:
+    """As the source describes them; the key is `id`."""
+    catalog = TypeCatalog(lambda: psycopg.connect(database.dsn, autocommit=True))
+    found: list[tuple[Any, ...]] = database.query(
+        "select attname, atttypid::int, atttypmod from pg_attribute"
+        " where attrelid = %s::regclass and attnum > 0 order by attnum",
+        table,
+    )
+    columns = tuple(Column(name, catalog.resolve(oid, mod), name == "id") for name, oid, mod in found)
+    catalog.close()
+    return columns
 
 
 @pytest.fixture
@@ -71,7 +118,7 @@ def test_a_task_that_runs_again_or_twice_at_once_copies_nothing_twice(given: Giv
         copy = TableCopy("c", delivery, source.dsn, snapshot.name, (part,))
         with endpoint.session() as connection:
             place = copying.begin(connection, endpoint, copy)
-        work = copying.CopyPart(endpoint, "c", place, 0, source.dsn, snapshot.name, part)
+        work = copying.CopyPart(endpoint, "c", place, 0, source.dsn, snapshot.name, part, "text")
         results: list[PenstockError | None] = []
         tasks = [threading.Thread(target=lambda: results.append(copying.copy_part(work))) for _ in range(3)]
         for task in tasks:
@@ -205,13 +252,7 @@ def test_every_type_is_declared_as_the_source_has_it(given: Given, database: Dat
         f"create table types (id int primary key, {columns}, d price, m mood, ms mood[], ds price[])",
         "insert into types (id, c0, c6, d, m, ms) values (1, 2.5, '{1,NULL}', 1.5, 'sad', '{glad,sad}')",
     )
-    catalog = TypeCatalog(lambda: psycopg.connect(database.dsn, autocommit=True))
-    found: list[tuple[Any, ...]] = database.query(
-        "select attname, atttypid::int, atttypmod from pg_attribute"
-        " where attrelid = 'types'::regclass and attnum > 0 order by attnum"
-    )
-    types = tuple(Column(name, catalog.resolve(oid, mod), name == "id") for name, oid, mod in found)
-    catalog.close()
+    types = columns_of(database, "types")
     given.deliver(replace(USERS, name=replace(USERS.name, name="types"), columns=types))
     target = given.target()
     recopied(given, database, target, "types")
@@ -220,3 +261,33 @@ def test_every_type_is_declared_as_the_source_has_it(given: Given, database: Dat
         " where attrelid = 'app.types'::regclass and attnum > 1 order by attnum"
     ) == [(one,) for one in [*declared, "numeric(8,3)", "mood", "mood[]", "numeric(8,3)[]"]]
     assert database.query("select t::text from types t") == database.query("select t::text from app.types t")
+
+
+@pytest.mark.parametrize("format", ["binary", "text"])
+def test_values_arrive_as_they_are_in_binary_and_as_text(
+    given: Given, database: Database, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert VALUES.keys() == BINARY
+    columns = ", ".join(f'c_{name} "{name}", a_{name} "{name}"[]' for name in VALUES)
+    values = ", ".join(f'{value}, array[null, {value}]::"{name}"[]' for name, value in VALUES.items())
+    more = "create type mood as enum ('sad')" if format == "text" else "select"
+    database.execute(
+        more,
+        f"create table every (id int primary key, {columns}, m {'mood' if format == 'text' else 'int'})",
+        f"insert into every select n, {values} from generate_series(1, 3) n",
+        "insert into every (id, c_text, c_bytea) select 4, repeat('wide ', 40000), repeat('x', 99999)::bytea",
+    )
+    given.deliver(
+        replace(USERS, name=replace(USERS.name, name="every"), columns=columns_of(database, "every"))
+    )
+    used: list[Any] = []
+
+    def noted(*given: Any) -> int:
+        used.append(given[-1])
+        return copy_lines(*given)
+
+    monkeypatch.setattr(copying, "copy_lines", noted)
+    recopied(given, database, given.target(), "every")
+    assert used == [format]
+    there, here = ("select e::text from every e order by id", "select e::text from app.every e order by id")
+    assert database.query(here) == database.query(there)

@@ -225,6 +225,21 @@ def test_rows_without_a_key_come_as_often_as_they_are_there(database: Database) 
     assert copied(database, "t", "a") == Counter({("7",): count})
 
 
+def test_rows_of_all_sizes_come_whole(database: Database) -> None:
+    """Empty ones by the thousand, and some that are larger than what is taken at once."""
+    sizes = "case n % 1000 when 0 then 3000000 when 1 then 70000 when 2 then 119999 else 0 end"
+    database.execute(
+        "create table sizes (v text)",
+        f"insert into sizes select repeat('v', {sizes}) from generate_series(1, 3000) n",
+    )
+    with Snapshot.open(database.dsn, oid(database, "sizes")) as snapshot:
+        parts = snapshot.ranges(("v",), None, 1 << 40)
+        chunks = [chunk for part in parts for chunk in copy_out(database.dsn, snapshot.name, part)]
+    assert all(chunk.endswith(b"\n") for chunk in chunks), "cut between rows"
+    lengths = Counter(map(len, b"".join(chunks).splitlines()))
+    assert lengths == {0: 2991, 3000000: 3, 70000: 3, 119999: 3}
+
+
 def test_large_values_make_parts_of_fewer_blocks(database: Database) -> None:
     database.execute(
         "create table t (id int, v text); alter table t alter v set storage external",

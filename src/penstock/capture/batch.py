@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.capture import kernels
-from penstock.capture.kernels import Bytes, Int8s, Int32s, Int64s
 from penstock.capture.stream import Run
 from penstock.model import Lsn
+from penstock.model.compiled import Bytes, Int8s, Int32s, Int64s
 from penstock.spool.segment import EMPTY, SCHEMA, Op
 
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from penstock.capture import kernels, messages
 from penstock.capture.batch import Batch, Row, arrays
-from penstock.capture.kernels import Int64s
 from penstock.capture.messages import EPOCH_US, HEARTBEAT_PREFIX, Reader, RelationMessage, XLogData
 from penstock.capture.relations import Relations
 from penstock.capture.stream import Block, Rows, Run, Schemas, Step, StreamAbort, StreamCommit
 from penstock.model import NO_TABLE, ZERO, Lsn, TableSchema
+from penstock.model.compiled import Int64s
 from penstock.model.errors import MalformedMessage
 from penstock.spool.segment import EMPTY, Op
 

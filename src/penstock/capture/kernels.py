@@ -26,28 +26,15 @@ A message, and in it a row (the xid only inside streamed transactions):
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
-from numba import njit
 
 from penstock.capture.messages import EPOCH_US, FIRST_TIME_US, LAST_TIME_US
+from penstock.model.compiled import Bytes, Int32s, Int64s, kernel
 
 if TYPE_CHECKING:
     from penstock.capture.batch import Fixed, Side
-
-Bytes = npt.NDArray[np.uint8]
-Int8s = npt.NDArray[np.int8]
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def kernel(function: Function) -> Function:
-    return cast(Function, njit(cache=True, nogil=True)(function))
-
 
 # What scan returns: all done, a message for Python, or what is wrong with the message it stopped at.
 DONE, RARE, SHORT, TRAILING, KIND, LSN, TIME, FLAGS = range(8)

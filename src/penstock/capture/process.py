@@ -21,7 +21,6 @@ from contextlib import closing, suppress
 
 import psycopg
 
-from penstock.capture import libpq
 from penstock.capture.decoder import warm_up
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
@@ -31,7 +30,7 @@ from penstock.capture.state import reporter
 from penstock.capture.worker import Worker
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, PublicationMissing
-from penstock.postgres import publication, slot
+from penstock.postgres import libpq, publication, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest

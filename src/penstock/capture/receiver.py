@@ -1,8 +1,8 @@
 """The replication connection: receives messages and gathers them into runs, sends feedback.
 
 This is libpq as psycopg's `pq` layer gives it, driven by one thread. Messages are gathered by compiled code
-(`libpq.py`; the server sends one for each row, every 3 µs); keepalives are looked for afterwards, in the
-whole run at once. When all is read that has arrived, more is left to pile up for a moment: who takes each
+(`postgres/libpq.py`; the server sends one for each row, every 3 µs); keepalives are looked for afterwards, in
+the whole run at once. When all is read that has arrived, more is left to pile up for a moment: who takes each
 message as it comes makes the kernel hand them over one by one, and that costs the walsender as much again as
 the sending itself.
 
@@ -23,16 +23,17 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
-from penstock.capture.libpq import Inbox
 from penstock.capture.stream import Run
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, PublicationMissing, SlotLost
 from penstock.postgres.connection import explain, settle
+from penstock.postgres.libpq import Inbox
 
 _SLOT_GONE = ("42704", "55000")
 """undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
 KEEPALIVE = ord("k")
 KEEPALIVE_SIZE = 18
+RUN_BYTES = 2 << 20
 GATHER = 0.02
 NAP = 0.01
 """Seconds that messages pile up, once a first one has come."""
@@ -53,7 +54,7 @@ class Receiver:
         self.database = (identified.get_value(0, 3) or b"").decode()
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
-        self._inbox = Inbox(self._pg)
+        self._inbox = Inbox(self._pg, RUN_BYTES, waits=False)
 
     def __enter__(self) -> Receiver:
         return self
@@ -102,9 +103,10 @@ class Receiver:
             raise self._failed() if messages.lost else self._ended()
         if self._notices:
             raise self._notices[0]
-        run = messages.run()
-        if run is not None:
-            self._answer_keepalives(run)
+        if not messages.count:
+            return None
+        run = Run(*messages.empty())
+        self._answer_keepalives(run)
         return run
 
     def _answer_keepalives(self, run: Run) -> None:

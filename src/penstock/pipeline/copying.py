@@ -33,6 +33,7 @@ from penstock.postgres.snapshot import Snapshot, settle, wait_for_writers
 from penstock.state.store import TableKey, TableState
 
 POOL = "spark.scheduler.pool"
+WARM_TASKS = 16
 
 
 class Copier:
@@ -43,6 +44,12 @@ class Copier:
         self._running: dict[TableKey, Stream] = {}
         self._lock = threading.Lock()
         self._log = structlog.get_logger("penstock.pipeline")
+
+    def warm_up(self) -> None:
+        """Have Spark's workers ready when the first copy begins: they start while the streams do."""
+        spark = self._spark.sparkContext
+        tasks = min(spark.defaultParallelism, WARM_TASKS)
+        self._pool.submit(lambda: spark.parallelize(range(tasks), tasks).foreach(_do_nothing))
 
     def look(self, streams: Iterable[Stream]) -> None:
         """Begin what is to be copied, the smallest first, as far as there are workers."""
@@ -172,6 +179,10 @@ def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:
         error=None,
         retry_at=None,
     )
+
+
+def _do_nothing(_number: int) -> None:
+    """On an executor: what it takes to run anything at all is there then."""
 
 
 def _group(key: TableKey) -> str:

@@ -35,6 +35,7 @@ from penstock.pipeline.feed import Feed
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.tables import to_be_copied
 from penstock.postgres.connection import connect
+from penstock.spark.daemon import PRELOAD
 from penstock.spark.session import session
 from penstock.state.store import Request, Store, TableState
 
@@ -45,7 +46,10 @@ YOUNG = 0.2
 """Seconds between two looks at a spool that has still to come to where a destination is."""
 
 # Batches of the stream and tasks of copies share the machine, each with a pool of its own.
-_SPARK = {"spark.scheduler.mode": "FAIR"}
+_SPARK = {
+    "spark.scheduler.mode": "FAIR",
+    f"spark.executorEnv.{PRELOAD}": "penstock.destinations.postgres.target penstock.postgres.libpq",
+}
 
 
 class Pipeline:
@@ -88,6 +92,9 @@ class Pipeline:
         """`until` says how far each source is to be delivered; None: for ever."""
         self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
         copier = Copier(self.config, spark)
+        known = store.tables()
+        if not known or any(state.phase is not Phase.READY for state in known):
+            copier.warm_up()
         try:
             while not self.stop.is_set():
                 self._go_round(store, spark, copier)

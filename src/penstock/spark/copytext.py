@@ -32,7 +32,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def copy_text(columns: Sequence[pa.StringArray | pa.ChunkedArray]) -> Iterator[memoryview]:
-    """The rows of these columns for `copy … from stdin`, a few MB at a time."""
+    """The rows of these columns for `copy … from stdin`, a little at a time."""
     table = pa.Table.from_arrays(list(columns), [str(place) for place in range(len(columns))])
     for batch in table.to_batches():
         ends = np.zeros(len(batch), np.int64)

@@ -7,11 +7,17 @@ another takes its place; everything else is printed as ever.
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 import traceback
+from importlib import import_module
 from typing import Any
 
 from pyspark.daemon import manager
+
+PRELOAD = "PENSTOCK_PRELOAD"
+"""The environment's variable that names modules, by `spark.executorEnv`."""
 
 _print_exc = traceback.print_exc
 
@@ -21,6 +27,15 @@ def print_unless_pipe_broke(*arguments: Any, **options: Any) -> None:
         _print_exc(*arguments, **options)
 
 
+def preload() -> None:
+    """What tasks will need is imported once, before workers are forked off; and their garbage collector has
+    nothing to look through but what they make themselves: it took a fifth of a copy's time."""
+    for module in os.environ.get(PRELOAD, "").split():
+        import_module(module)
+    gc.freeze()
+
+
 if __name__ == "__main__":
+    preload()
     traceback.print_exc = print_unless_pipe_broke
     manager()

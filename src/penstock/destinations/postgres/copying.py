@@ -34,6 +34,7 @@ from penstock.destinations.postgres.refusal import line_of, refused_line, refuse
 from penstock.destinations.postgres.replacing import replace_rows
 from penstock.destinations.postgres.session import about
 from penstock.destinations.postgres.stage import copy_lines
+from penstock.destinations.postgres.types import is_binary
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
@@ -58,6 +59,7 @@ class CopyPart:
     conninfo: str
     snapshot: str
     range: CopyRange
+    format: str
 
     def __repr__(self) -> str:
         return f"CopyPart({self.into.name}, {self.number})"
@@ -97,6 +99,18 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
     return place
 
 
+def format_for(connection: Connection, place: Place) -> str:
+    """In which of COPY's formats the rows go from server to server: binary where the types are the same."""
+    found = connection.execute(
+        "select attname, atttypid::bigint from pg_attribute where attrelid = to_regclass(%s)",
+        (f"{SCHEMA}.{place.name.name}",),
+    ).fetchall()
+    there: dict[str, int] = dict(found)
+    columns = place.delivery.table.columns
+    same = all(there.get(column.name) == column.type.oid and is_binary(column.type) for column in columns)
+    return "binary" if same else "text"
+
+
 def drop(connection: Connection, stream: ledger.Stream, table: int | None = None) -> None:
     """Copies of a table, or of all, that were not handed over."""
     rows = connection.execute(
@@ -116,11 +130,11 @@ def drop(connection: Connection, stream: ledger.Stream, table: int | None = None
 
 def copy_part(part: CopyPart) -> PenstockError | None:
     """Runs on executors."""
-    blocks = copy_out(part.conninfo, part.snapshot, part.range)
+    blocks = copy_out(part.conninfo, part.snapshot, part.range, part.format)
     try:
         with part.endpoint.session() as connection, about(part.into.delivery.table.name):
             try:
-                write_part(connection, part.copy, part.into, (part.number, blocks))
+                write_part(connection, part.copy, part.into, (part.number, blocks), part.format)
             except psycopg.Error as error:
                 line = refused_line(error)
                 if line is None:
@@ -161,7 +175,11 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
 
 
 def write_part(
-    connection: Connection, copy: str, into: Place, part: tuple[int, Iterable[bytes | memoryview]]
+    connection: Connection,
+    copy: str,
+    into: Place,
+    part: tuple[int, Iterable[bytes | memoryview]],
+    format: str = "text",
 ) -> None:
     """Runs on executors."""
     number, blocks = part
@@ -177,7 +195,7 @@ def write_part(
     if not fresh:
         return
     columns = [sql.Identifier(name) for name in into.columns]
-    rows = copy_lines(connection, into.identifier, columns, blocks)
+    rows = copy_lines(connection, into.identifier, columns, blocks, format)
     connection.execute(
         "update penstock.copied set rows = %s where copy = %s and part = %s", (rows, copy, number)
     )

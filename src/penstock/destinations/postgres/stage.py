@@ -95,9 +95,12 @@ def copy_lines(
     table: sql.Composable,
     columns: Sequence[sql.Composable],
     blocks: Iterable[bytes | memoryview],
+    format: str = "text",
 ) -> int:
-    """Rows as COPY's text into a table; how many."""
-    statement = sql.SQL("copy {} ({}) from stdin").format(table, comma(columns))
+    """Rows in one of COPY's formats into a table; how many."""
+    statement = sql.SQL("copy {} ({}) from stdin (format {})").format(
+        table, comma(columns), sql.Identifier(format)
+    )
     with connection.cursor() as cursor:
         with cursor.copy(statement) as copy:
             for block in blocks:

@@ -65,8 +65,13 @@ def make(connection: Connection, place: Place) -> None:
     """The table as the source's is, without key. A schema that is missing is made with it."""
     _check_fit(place)
     make_schema(connection, place.name.schema)
+    required = [] if place.history else place.key  # or the primary key looks through all rows for a NULL
     columns = [
-        sql.SQL("{} {}").format(sql.Identifier(column.name), declared(connection, column.type))
+        sql.SQL("{} {}{}").format(
+            sql.Identifier(column.name),
+            declared(connection, column.type),
+            sql.SQL(" not null" if column.name in required else ""),
+        )
         for column in place.delivery.table.columns
     ]
     if place.source_column is not None:

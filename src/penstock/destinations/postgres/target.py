@@ -70,27 +70,28 @@ class PostgresTarget:
         endpoint, table = self._endpoint, copy.delivery.table.name
         with endpoint.session() as connection, about(table):
             place = copying.begin(connection, endpoint, copy)
+            format = copying.format_for(connection, place)
         if copy.rows is not None:
             with explained():
                 told = copying.copy_rows(endpoint, copy.id, place, copy.rows)
             _raise_first(told)
         else:
             parts = [
-                copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part)
+                copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part, format)
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            self._do(copying.copy_part, parts, small=small)
+            self._do(copying.copy_part, parts, here=small)
         with endpoint.session() as connection, about(table):
             return copying.finish(connection, place, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         work = [writing.Handover(self._endpoint, copy, changes, position)]
-        self._do(writing.hand_over, work, small=_are_few([changes]))
+        self._do(writing.hand_over, work, here=_are_few([changes]))
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
         work = [writing.Handover(self._endpoint, None, changes, position)]
-        self._do(writing.hand_over, work, small=_are_few([changes]))
+        self._do(writing.hand_over, work, here=_are_few([changes]))
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
         if self._by_table or not batch.tables:
@@ -98,7 +99,8 @@ class PostgresTarget:
         else:
             changes = replace(batch, spark=None, messages=())
             work = [writing.Batch(self._endpoint, changes)]
-            (stopped,) = self._do(writing.write_batch, work, small=_are_few(batch.tables))
+            here = self._is_local or _are_few(batch.tables)
+            (stopped,) = self._do(writing.write_batch, work, here=here)
         return [(one.table, one.error) for one in stopped]
 
     def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
@@ -107,7 +109,7 @@ class PostgresTarget:
             writing.enter(endpoint, batch.source)
             self._entered.add(batch.source)
         work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._do(writing.write_table, work, small=_are_few(batch.tables))
+        outcomes = self._do(writing.write_table, work, here=_are_few(batch.tables))
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -133,23 +135,24 @@ class PostgresTarget:
         self._spark = None
         close_idle(self._endpoint.conninfo)
 
-    def _do(self, function: Callable[[Work], Any], work: Sequence[Work], *, small: bool) -> list[Any]:
+    @property
+    def _is_local(self) -> bool:
+        """Whether a task would run on this machine, in a process beside this one."""
+        assert self._spark is not None
+        master = str(self._spark.sparkContext.master)
+        return master.startswith("local") and not master.startswith("local-cluster")
+
+    def _do(self, function: Callable[[Work], Any], work: Sequence[Work], *, here: bool) -> list[Any]:
         """A task for each piece of work, or, where tasks would cost more than the work, here and now; the
         first error among what they tell is raised."""
         assert self._spark is not None, "open() comes first"
-        if small or not work or (len(work) == 1 and _is_here(self._spark)):
+        if here or not work:
             told = [function(one) for one in work]
         else:
             with explained():
                 told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
         _raise_first(told)
         return told
-
-
-def _is_here(spark: SparkSession) -> bool:
-    """Whether a task would run on this machine, in a process beside this one."""
-    master = str(spark.sparkContext.master)
-    return master.startswith("local") and not master.startswith("local-cluster")
 
 
 def _are_few(changes: Sequence[TableChanges]) -> bool:

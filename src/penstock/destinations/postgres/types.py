@@ -14,6 +14,13 @@ from penstock.postgres.connection import Connection
 
 FIRST_USER_OID = 16384
 
+_NUMBERS = ("bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bit", "varbit")
+_TEXTS = ("text", "varchar", "bpchar", "char", "bytea", "json", "jsonb", "uuid")
+_TIMES = ("date", "time", "timetz", "timestamp", "timestamptz", "interval")
+_ADDRESSES = ("inet", "cidr", "macaddr", "macaddr8")
+BINARY = frozenset((*_NUMBERS, *_TEXTS, *_TIMES, *_ADDRESSES))
+"""Built-in types that every server sends and reads alike in binary, whatever its version and settings."""
+
 TEXT = sql.SQL("text")
 
 
@@ -30,6 +37,16 @@ def declared(connection: Connection, type: ColumnType) -> sql.Composable:
     if row is None or row[0] is None:
         return TEXT
     return _format(connection, row[0], found.modifier) or TEXT
+
+
+def is_binary(type: ColumnType) -> bool:
+    """Whether its values can be handed from server to server in binary: PostgreSQL reads a row of numbers and
+    times so in half the time that it takes to parse them."""
+    if type.oid >= FIRST_USER_OID:
+        return False
+    if type.kind is TypeKind.ARRAY:
+        return type.inner is not None and is_binary(type.inner)
+    return type.kind is TypeKind.BASE and type.name in BINARY
 
 
 def _format(connection: Connection, oid: int, modifier: int) -> sql.Composable | None:

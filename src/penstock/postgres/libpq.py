@@ -1,12 +1,14 @@
 """libpq's way of handing out messages, called from compiled code.
 
-A row's message costs libpq 0.1 µs; the same call from Python costs ten times that, and an object for the
-garbage collector to look at. psycopg offers the pointer of its connection for this purpose.
+Replication and COPY send a message for each row. It costs libpq 0.1 µs; the same call from Python costs ten
+times that, and an object for the garbage collector to look at. psycopg offers the pointer of its connection
+for this purpose.
 """
 
 from __future__ import annotations
 
 import ctypes
+from ctypes.util import find_library
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +18,26 @@ import psycopg
 from numba import types
 from psycopg import pq
 
-from penstock.capture.kernels import Bytes, Int64s, kernel
-from penstock.capture.stream import Run
+from penstock.model.compiled import Bytes, Int64s, kernel
 
-RUN_BYTES = 2 << 20
-"""What is enough for a run."""
 USUAL_BYTES = 64 << 10
 """Room for a message that begins before that."""
-SHORTEST = 18
-"""Bytes of a keepalive: no message is shorter."""
+SHORTEST = 1
+"""Bytes of a row of one empty column; no message is shorter."""
 LOST = -3
-"""Said of a connection that broke; -2 is an error, -1 the end."""
+"""Said of a connection that broke; to libpq -2 is an error, -1 the end, and 0 that there is no more yet."""
 
 
 def _library() -> ctypes.CDLL:
-    """The one that psycopg uses: it came with it."""
+    """The one that psycopg uses: it came with it, or is the system's."""
     packages = Path(psycopg.__file__).parent.parent
     found = [
         *packages.glob("psycopg_binary.libs/libpq-*.so*"),
         *packages.glob("psycopg_binary/.dylibs/libpq.*"),
     ]
-    library = ctypes.CDLL(str(found[0]))
-    assert library.PQlibVersion() == pq.version()
+    library = ctypes.CDLL(str(found[0]) if found else find_library("pq"))
+    if library.PQlibVersion() != pq.version():
+        raise ImportError(f"{library._name} is not the libpq that psycopg uses: install psycopg[binary]")
     return library
 
 
@@ -56,14 +56,16 @@ _copy = _function(ctypes.CDLL(None), "memcpy", types.intp, types.intp, types.int
 
 
 @kernel
-def _take(connection: int, holder: Int64s, data: Bytes, ends: Int64s, count: int) -> tuple[int, int]:
-    """Put the messages that have arrived behind those that came before, until there are enough bytes;
-    returns what libpq said last (0: no more yet, negative: the stream has ended) and how many there are.
-    A message that there is no room for is left in `holder`, its length is what libpq said."""
+def _take(
+    connection: int, enough: int, waits: bool, holder: Int64s, data: Bytes, ends: Int64s, count: int
+) -> tuple[int, int]:
+    """Put messages behind those that came before, until there are enough bytes, waiting for them or not;
+    returns what libpq said last and how many there are. A message that there is no room for is left in
+    `holder`, its length is what libpq said."""
     size = ends[count - 1] if count else 0
     length = 1
-    while length > 0 and size < RUN_BYTES:
-        length = _get_copy_data(connection, holder.ctypes.data, 1)
+    while length > 0 and size < enough:
+        length = _get_copy_data(connection, holder.ctypes.data, 0 if waits else 1)
         if length == 0:
             if not _consume_input(connection):
                 return LOST, count
@@ -81,31 +83,35 @@ def _take(connection: int, holder: Int64s, data: Bytes, ends: Int64s, count: int
 
 def warm_up() -> None:
     """Load the kernel, or compile it: libpq has no messages of no connection."""
-    _take(0, np.zeros(1, np.int64), np.empty(1, np.uint8), np.empty(1, np.int64), 0)
+    _take(0, 1, False, np.zeros(1, np.int64), np.empty(1, np.uint8), np.empty(1, np.int64), 0)
 
 
 class Inbox:
-    """Gathers the messages of a connection into runs."""
+    """Gathers the messages of a connection, about so many bytes at once."""
 
-    def __init__(self, connection: pq.abc.PGconn) -> None:
+    def __init__(self, connection: pq.abc.PGconn, enough: int, *, waits: bool) -> None:
         self._connection: int = connection.pgconn_ptr  # type: ignore[attr-defined]
+        self._enough = enough
+        self._waits = waits
         self._holder = np.zeros(1, np.int64)
-        self._data = np.empty(RUN_BYTES + USUAL_BYTES, np.uint8)
-        self._ends = np.empty(RUN_BYTES // SHORTEST + 1, np.int64)
+        self._data = np.empty(enough + USUAL_BYTES, np.uint8)
+        self._ends = np.empty(enough // SHORTEST + 1, np.int64)
         self.count = 0
         self.ended = self.lost = False
-        """The server has ended the stream; the connection broke."""
+        """The server has sent all; the connection broke."""
 
     def take(self) -> bool:
-        """Take what has arrived; whether to wait for more."""
-        length, self.count = _take(self._connection, self._holder, self._data, self._ends, self.count)
+        """Take what has arrived, or (if it waits) until there is enough; whether there is room left."""
+        length, self.count = _take(
+            self._connection, self._enough, self._waits, self._holder, self._data, self._ends, self.count
+        )
         if self._holder[0]:
             self._take_large(length)
         self.ended, self.lost = length < 0, length == LOST
         return length == 0
 
     def _take_large(self, length: int) -> None:
-        size = self._size
+        size = self.size
         self._data = np.append(self._data[:size], np.empty(length, np.uint8))
         ctypes.memmove(int(self._data.ctypes.data) + size, int(self._holder[0]), length)
         _libpq.PQfreemem(ctypes.c_void_p(int(self._holder[0])))
@@ -114,15 +120,14 @@ class Inbox:
         self.count += 1
 
     @property
-    def _size(self) -> int:
+    def size(self) -> int:
+        """Bytes that were gathered."""
         return int(self._ends[self.count - 1]) if self.count else 0
 
-    def run(self) -> Run | None:
-        """What was gathered since the last one."""
-        if not self.count:
-            return None
-        made = Run(self._data[: self._size].tobytes(), self._ends[: self.count].copy())
+    def empty(self) -> tuple[bytes, Int64s]:
+        """What was gathered since the last time: messages laid end to end, and where each ends."""
+        made = self._data[: self.size].tobytes(), self._ends[: self.count].copy()
         self.count = 0
-        if len(self._data) > RUN_BYTES + USUAL_BYTES:
-            self._data = np.empty(RUN_BYTES + USUAL_BYTES, np.uint8)
+        if len(self._data) > self._enough + USUAL_BYTES:
+            self._data = np.empty(self._enough + USUAL_BYTES, np.uint8)
         return made
