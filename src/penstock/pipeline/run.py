@@ -120,8 +120,8 @@ class Pipeline:
                 self._waiting.remove(lane)
                 self._streams.append(stream)
         for stream in self._streams:
-            stream.check(spark)
-            stream.tick()
+            stream.drive.check(spark)
+            stream.drive.tick()
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
             self._kept_house = time.monotonic()

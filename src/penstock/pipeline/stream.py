@@ -1,8 +1,7 @@
-"""One source on its way to one destination: the query, its batches, and what happens between two of them.
+"""One source on its way to one destination: its batches, and what happens between two of them.
 
-Everything here happens under one lock, in Spark's callback for a batch or in the pipeline's thread between
-two of them, so nothing races: a table is handed over, stopped, taken up again or follows a new schema only
-while the stream stands still at `position`.
+Nothing here races with anything else (`drive.py`): a table is handed over, stopped, taken up again or follows
+a new schema only while the stream stands still at `position`.
 
 What a crash leaves, after each step of a batch:
 1. the destination has written it, and remembers so: it is written again and recognised there;
@@ -14,34 +13,28 @@ What a crash leaves, after each step of a batch:
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import SparkSession
 
-from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import PenstockError, StateUnreachable
+from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.changes import Changes
+from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, replaced
 from penstock.pipeline.feed import Feed, Found
 from penstock.pipeline.tables import Tables
 from penstock.pipeline.transform import Transforms
-from penstock.spark import ranges
 from penstock.spark.plan import Slice
 from penstock.state.store import Store, TableState
 
@@ -57,20 +50,13 @@ class Stream:
         self.target = target
         self.config = destination
         self.position = ZERO
-        self.error: PenstockError | None = None
-        """What it waits for."""
-        self._failed: PenstockError | None = None
-        self.stopping = threading.Event()
         self._pipeline = config
         self._store = store
         self._manifest = feed.open()
         self.tables = Tables(store, self._manifest, feed.name, destination)
         self.changes = Changes(feed, self.tables, store, self._manifest)
-        self._lock = threading.Lock()
-        self._backoff = Backoff(config.retry.initial, config.retry.max)
+        self.drive = Drive(config, feed, destination, store, self)
         self.transforms: Transforms
-        self._query: StreamingQuery | None = None
-        self._checkpoint = ""
         self._told = 0.0
         self._aligned = False
         self._leaving: dict[TableId, Lsn] = {}
@@ -98,48 +84,16 @@ class Stream:
         self._find_gaps(there)
         self._look_at_tables(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
-        spark.dataSource.register(ranges.Ranges)
-        self._start_query(spark)
+        self.drive.start(spark)
         return True
 
-    def _start_query(self, spark: SparkSession) -> None:
-        name, control = self.config.name, self.config.batch_control or self._pipeline.batch_control
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
-        self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
-        self._query = (
-            spark.readStream.format(ranges.NAME)
-            .option("spool", str(self.feed.spec.spool.absolute()))
-            .option("start", str(self.position))
-            .option("interval", str(control.interval))
-            .option("maxRows", str(control.max_batch_rows))
-            .option("maxBytes", str(control.max_batch_bytes))
-            .load()
-            .writeStream.foreachBatch(self._batch)
-            .option("checkpointLocation", self._checkpoint)
-            .queryName(f"{self.feed.name} to {name}")
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
+    @property
+    def stopping(self) -> threading.Event:
+        return self.drive.stopping
 
     def stop(self) -> None:
-        """Finish the batch at hand, if the destination lets it be finished."""
-        self.stopping.set()
-        with self._lock:
-            pass
-        if self._query is not None:
-            self._query.stop()
+        self.drive.stop()
         self._manifest.close()
-        shutil.rmtree(self._checkpoint, ignore_errors=True)
-
-    def check(self, spark: SparkSession) -> None:
-        """Start the query again if something of Spark's own ended it; raise what ended it here."""
-        if self._query is None or self._query.isActive or self.stopping.is_set():
-            return
-        if self._failed is not None:
-            raise self._failed
-        said = str(self._query.exception()).split("\n")[0][:300]
-        self._log.warning("the query is started again", error=said)
-        self._start_query(spark)
 
     def _reconcile(self) -> None:
         """Where the destination remembers, it knows better than the store what it has."""
@@ -183,54 +137,8 @@ class Stream:
 
     # A batch
 
-    def _batch(self, _frame: DataFrame, number: int) -> None:
-        """Called by Spark. What is raised here ends the query; `check` then tells of it."""
-        start, end = self.position, ranges.end_of(Path(self._checkpoint), number)
-        with self._lock:
-            try:
-                self._patiently(lambda: self._apply(start, end))
-                self._patiently(self.settle)
-                self.transforms.clean_up()
-            except Exception as error:
-                self._log.exception("a batch failed", start=str(start), end=str(end))
-                said = str(error).strip().splitlines()[-1]
-                self._failed = PenstockError(f"a batch failed: {said}", destination=self.config.name)
-                raise
-
-    def _patiently(self, work: Callable[[], None]) -> None:
-        """Try until it is done: a destination that is down is waited for, and holds up nobody else.
-
-        Once the pipeline is asked to stop nothing more is begun. Spark may then take batches for done that
-        were not: it is not Spark that remembers.
-        """
-        while not self.stopping.is_set():
-            try:
-                work()
-            except PenstockError as error:
-                self._tell(error)
-                self.stopping.wait(self._backoff.pause())
-            else:
-                self._backoff.reset()
-                self._tell(None)
-                return
-
-    def _tell(self, error: PenstockError | None) -> None:
-        """Let everybody know that the destination is waited for, or that it goes on."""
-        if str(error) == str(self.error):
-            return
-        self.error = error
-        if error is None:
-            self._log.info("goes on")
-        else:
-            self._log.warning("waiting", error=str(error))
-        with contextlib.suppress(StateUnreachable):
-            self._store.waits(self.feed.name, self.config.name, error)
-
-    def _apply(self, start: Lsn, end: Lsn) -> None:
-        begun = time.monotonic()
-        # While nothing came the position moved on, and Spark does not know: a table that stops here stops
-        # where the slot may still have its changes.
-        start = min(end, max(start, self._manifest.consumers()[self.config.name]))
+    def apply(self, end: Lsn) -> None:
+        begun, start = time.monotonic(), self.position
         found_parts = self.changes.parts(start, end)
         self._take_in(found_parts.keys())
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
@@ -255,6 +163,7 @@ class Stream:
                 self.tables.put(state)
                 self._followed[state.key.table] = end
         self._advance(end, complete, rows)
+        self.transforms.clean_up()
         if chosen:
             seconds = round(time.monotonic() - begun, 3)
             self._log.debug("batch", rows=rows, tables=len(chosen), position=str(end), seconds=seconds)
@@ -301,21 +210,6 @@ class Stream:
 
     # Between two batches
 
-    def tick(self) -> None:
-        """In the pipeline's thread, now and then: an idle stream has no batches to do these things after."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self.settle()
-        except PenstockError as error:
-            if not error.retry:
-                raise
-            self._tell(error)
-        else:
-            self._tell(None)
-        finally:
-            self._lock.release()
-
     def settle(self) -> None:
         if not self._is_between_segments():
             return
@@ -336,8 +230,8 @@ class Stream:
             self._told = time.monotonic()
             complete = self.feed.complete_through(reached)
             self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
-            self._store.advance(self.feed.name, self.config.name, reached, complete_through=complete, rows=0)
-            self._manifest.advance(self.config.name, reached)
+            self._advance(reached, complete, rows=0)
+        self.transforms.clean_up()
 
     def _is_between_segments(self) -> bool:
         """In a spool that was made anew the position may lie within a segment. What waits for a table in the

@@ -1,0 +1,156 @@
+"""Spark's query for one source and destination, and the patience with which its batches are delivered.
+
+Everything is done under one lock, in Spark's callback for a batch or in the pipeline's thread between two of
+them, so nothing races.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.capture.process import Backoff
+from penstock.config import Config
+from penstock.config.models import DestinationConfig
+from penstock.model import Lsn
+from penstock.model.errors import PenstockError, StateUnreachable
+from penstock.pipeline.feed import Feed
+from penstock.spark import ranges
+from penstock.state.store import Store
+
+
+class Work(Protocol):
+    """What is driven."""
+
+    position: Lsn
+
+    def apply(self, end: Lsn) -> None:
+        """Deliver what committed from the position up to there."""
+
+    def settle(self) -> None:
+        """Do what can be done between two batches."""
+
+
+class Drive:
+    def __init__(
+        self, config: Config, feed: Feed, destination: DestinationConfig, store: Store, work: Work
+    ) -> None:
+        self.stopping = threading.Event()
+        self._feed = feed
+        self._destination = destination
+        self._control = destination.batch_control or config.batch_control
+        self._store = store
+        self._work = work
+        self._backoff = Backoff(config.retry.initial, config.retry.max)
+        self._lock = threading.Lock()
+        self._query: StreamingQuery | None = None
+        self._checkpoint = ""
+        self._waits_for: PenstockError | None = None
+        self._failed: PenstockError | None = None
+        self._log = structlog.get_logger("penstock.pipeline").bind(
+            source=feed.name, destination=destination.name
+        )
+
+    def start(self, spark: SparkSession) -> None:
+        spark.dataSource.register(ranges.Ranges)
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
+        self._query = (
+            spark.readStream.format(ranges.NAME)
+            .option("spool", str(self._feed.spec.spool.absolute()))
+            .option("start", str(self._work.position))
+            .option("interval", str(self._control.interval))
+            .option("maxRows", str(self._control.max_batch_rows))
+            .option("maxBytes", str(self._control.max_batch_bytes))
+            .load()
+            .writeStream.foreachBatch(self._batch)
+            .option("checkpointLocation", self._checkpoint)
+            .queryName(f"{self._feed.name} to {self._destination.name}")
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    def stop(self) -> None:
+        """Finish the batch at hand, if the destination lets it be finished."""
+        self.stopping.set()
+        with self._lock:
+            pass
+        if self._query is not None:
+            self._query.stop()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+
+    def check(self, spark: SparkSession) -> None:
+        """Start the query again if something of Spark's own ended it; raise what ended it here."""
+        if self._query is None or self._query.isActive or self.stopping.is_set():
+            return
+        if self._failed is not None:
+            raise self._failed
+        said = str(self._query.exception()).split("\n")[0][:300]
+        self._log.warning("the query is started again", error=said)
+        self.start(spark)
+
+    def _batch(self, _frame: DataFrame, number: int) -> None:
+        """Called by Spark. What is raised here ends the query; `check` then tells of it."""
+        end = ranges.end_of(Path(self._checkpoint), number)
+        with self._lock:
+            try:
+                self._patiently(lambda: self._work.apply(end))
+                self._patiently(self._work.settle)
+            except Exception as error:
+                self._log.exception("a batch failed", start=str(self._work.position), end=str(end))
+                said = str(error).strip().splitlines()[-1]
+                self._failed = PenstockError(f"a batch failed: {said}", destination=self._destination.name)
+                raise
+
+    def _patiently(self, work: Callable[[], None]) -> None:
+        """Try until it is done: a destination that is down is waited for, and holds up nobody else.
+
+        Once the pipeline is asked to stop nothing more is begun. Spark may then take batches for done that
+        were not: it is not Spark that remembers.
+        """
+        while not self.stopping.is_set():
+            try:
+                work()
+            except PenstockError as error:
+                self._tell(error)
+                self.stopping.wait(self._backoff.pause())
+            else:
+                self._backoff.reset()
+                self._tell(None)
+                return
+
+    def _tell(self, error: PenstockError | None) -> None:
+        """Let everybody know that the destination is waited for, or that it goes on."""
+        if str(error) == str(self._waits_for):
+            return
+        self._waits_for = error
+        if error is None:
+            self._log.info("goes on")
+        else:
+            self._log.warning("waiting", error=str(error))
+        with contextlib.suppress(StateUnreachable):
+            self._store.waits(self._feed.name, self._destination.name, error)
+
+    def tick(self) -> None:
+        """In the pipeline's thread, now and then: an idle stream has no batches to settle things after."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._work.settle()
+        except PenstockError as error:
+            if not error.retry:
+                raise
+            self._tell(error)
+        else:
+            self._tell(None)
+        finally:
+            self._lock.release()
