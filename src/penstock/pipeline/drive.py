@@ -22,9 +22,10 @@ from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError, StateUnreachable
+from penstock.model.errors import PenstockError, StateUnreachable, TaskFailed
 from penstock.pipeline.feed import Feed
 from penstock.spark import ranges
+from penstock.spark.tasks import explained
 from penstock.state.store import Store
 
 
@@ -61,23 +62,24 @@ class Drive:
         )
 
     def start(self, spark: SparkSession) -> None:
-        spark.dataSource.register(ranges.Ranges)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
-        self._query = (
-            spark.readStream.format(ranges.NAME)
-            .option("spool", str(self._feed.spec.spool.absolute()))
-            .option("start", str(self._work.position))
-            .option("interval", str(self._control.interval))
-            .option("maxRows", str(self._control.max_batch_rows))
-            .option("maxBytes", str(self._control.max_batch_bytes))
-            .load()
-            .writeStream.foreachBatch(self._batch)
-            .option("checkpointLocation", self._checkpoint)
-            .queryName(f"{self._feed.name} to {self._destination.name}")
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
+        with explained():
+            spark.dataSource.register(ranges.Ranges)
+            self._query = (
+                spark.readStream.format(ranges.NAME)
+                .option("spool", str(self._feed.spec.spool.absolute()))
+                .option("start", str(self._work.position))
+                .option("interval", str(self._control.interval))
+                .option("maxRows", str(self._control.max_batch_rows))
+                .option("maxBytes", str(self._control.max_batch_bytes))
+                .load()
+                .writeStream.foreachBatch(self._batch)
+                .option("checkpointLocation", self._checkpoint)
+                .queryName(f"{self._feed.name} to {self._destination.name}")
+                .trigger(processingTime="0 seconds")
+                .start()
+            )
 
     def stop(self) -> None:
         """Finish the batch at hand, if the destination lets it be finished."""
@@ -89,14 +91,16 @@ class Drive:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def check(self, spark: SparkSession) -> None:
-        """Start the query again if something of Spark's own ended it; raise what ended it here."""
+        """Start the query again if something of Spark's own ended it, which may take more than one attempt;
+        raise what ended it here."""
         if self._query is None or self._query.isActive or self.stopping.is_set():
             return
         if self._failed is not None:
             raise self._failed
         said = str(self._query.exception()).split("\n")[0][:300]
         self._log.warning("the query is started again", error=said)
-        self.start(spark)
+        with contextlib.suppress(TaskFailed):
+            self.start(spark)
 
     def _batch(self, _frame: DataFrame, number: int) -> None:
         """Called by Spark. What is raised here ends the query; `check` then tells of it."""
