@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from penstock.capture.launch import CaptureProcess
+from penstock.model.errors import CaptureKilled
 from penstock.spool import manifest
 from tests.bed import Database
 from tests.capture.running import eventually, running, spec_for
@@ -61,3 +64,13 @@ def test_a_capture_killed_many_times_misses_and_doubles_nothing(
     database: Database, tmp_path: Path, seed: int
 ) -> None:
     check_through_kills(database, tmp_path, seed, kills=20)
+
+
+def test_a_capture_that_was_killed_may_be_started_again(database: Database, tmp_path: Path) -> None:
+    """Also before it has begun: what ended it is not the user's mistake."""
+    process = CaptureProcess(spec_for(database, tmp_path))
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(CaptureKilled, match="signal 9") as told:
+        process.wait_until_captured()
+    assert told.value.retry
+    process.close()

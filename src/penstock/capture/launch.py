@@ -17,7 +17,7 @@ from pathlib import Path
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, SourceConfig
 from penstock.model import TableName
-from penstock.model.errors import PenstockError, from_dict
+from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import catalog, publication
 from penstock.postgres.connection import Connection, connect
 from penstock.spool import manifest
@@ -136,6 +136,8 @@ class CaptureProcess:
         said = self._child.stdout.read().strip()
         if said:
             raise from_dict(json.loads(said.splitlines()[-1]))
+        if self._child.returncode < 0:
+            raise CaptureKilled(f"capture was killed by signal {-self._child.returncode}")
         raise PenstockError(
             f"capture ended with status {self._child.returncode}",
             file=self._spec.spool / LOG,

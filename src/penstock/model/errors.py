@@ -192,6 +192,10 @@ class ServerMissing(PenstockError):
     """The embedded PostgreSQL is not there or does not start."""
 
 
+class CaptureKilled(PenstockError):
+    """A signal ended the capture's process."""
+
+
 class TaskFailed(PenstockError):
     """A Spark task failed, or the executor it ran on is gone."""
 
@@ -293,6 +297,7 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.SOURCE, True, "Nothing is lost: it is tried again. Mend the destination's code, or its input"
     ),
     ServerMissing: Policy(Scope.RUN, False, "Install it: `pip install 'penstock[embedded]'`"),
+    CaptureKilled: Policy(Scope.SOURCE, True, "Look for who did it: a lack of memory, an administrator"),
     TaskFailed: Policy(Scope.SOURCE, True, "It is tried again by itself; `spark.log` in the spool has more"),
     EngineLost: Policy(
         Scope.RUN,
