@@ -54,12 +54,13 @@ class Process:
         self._process.terminate()
 
     def end_quietly(self, send: Callable[[Process], None]) -> None:
-        """It ends with 0, having printed nothing but log lines, and nothing that it started still runs."""
+        """It ends with 0, having printed nothing but log lines, and nothing that it started still runs; the
+        first JVM of an installation writes an archive of its classes when all else is over."""
         started = psutil.Process(self._process.pid).children(recursive=True)
         send(self)
         assert self._process.wait(60) == 0, self.said
         assert [line for line in self.said.splitlines() if not LINE.fullmatch(line)] == []
-        _, alive = psutil.wait_procs(started, timeout=5)
+        _, alive = psutil.wait_procs(started, timeout=30)
         assert alive == []
 
     def kill(self) -> None:
