@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib import import_module
 
 import psycopg
 import structlog
@@ -46,7 +47,9 @@ class Copier:
         self._log = structlog.get_logger("penstock.pipeline")
 
     def warm_up(self) -> None:
-        """Have Spark's workers ready when the first copy begins: they start while the streams do."""
+        """Have everything ready when the first copy begins, here and at Spark's workers: they start while the
+        streams do."""
+        self._pool.submit(import_module, "penstock.postgres.libpq")
         spark = self._spark.sparkContext
         tasks = min(spark.defaultParallelism, WARM_TASKS)
         self._pool.submit(lambda: spark.parallelize(range(tasks), tasks).foreach(_do_nothing))
