@@ -19,7 +19,7 @@ from penstock.destinations.postgres.session import OLDEST
 from penstock.model import TableName
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect, explain
-from penstock.postgres.preflight.check import Check, failure, ok, some, warning
+from penstock.postgres.preflight.check import Check, attempt, failure, ok, some, warning, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +59,15 @@ def run(config: DestinationConfig, targets: Sequence[TableName]) -> list[Check]:
             connection.execute("set local statement_timeout = '30s'")
             now = Situation(connection, targets, options.create_tables)
             info = connection.info
-            where = info.host if info.host.startswith("/") else f"{info.host}:{info.port}"
-            checks = (_attempt(check, now) for check in CHECKS)
-            return [ok("connection", f"{info.dbname} on {where}"), *(check for check in checks if check)]
+            checks = (attempt(connection, check, now) for check in CHECKS)
+            return [
+                ok("connection", f"{info.dbname} on {where(info)}"),
+                *(check for check in checks if check),
+            ]
     except PenstockError as error:
         return [failure("connection", error.reason, error.remedy)]
     except psycopg.Error as error:
         return [failure("connection", explain(error).reason, "")]
-
-
-def _attempt(check: CheckFunction, now: Situation) -> Check | None:
-    try:
-        with now.connection.transaction():
-            return check(now)
-    except psycopg.Error as error:
-        told = explain(error)
-        name = check.__name__.replace("_", " ")
-        return failure(name, f"could not be checked: {told.reason}", told.remedy)
 
 
 def version(now: Situation) -> Check:

@@ -17,7 +17,7 @@ from penstock.model.errors import PenstockError
 from penstock.postgres import catalog, publication
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.preflight import disk, replication, server, tables
-from penstock.postgres.preflight.check import Check, CheckFunction, Outcome, Situation, failure, ok
+from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, where
 
 __all__ = ["Check", "Outcome", "Situation", "published", "run"]
 
@@ -35,9 +35,9 @@ def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[
             connection.execute("set local statement_timeout = '30s'")
             tables = catalog.matching(connection, source.tables)
             situation = Situation(connection, source, spool, tables, captured)
-            checks = (_attempt(check, situation) for check in CHECKS)
+            checks = (attempt(connection, check, situation) for check in CHECKS)
             return [
-                ok("connection", f"{connection.info.dbname} on {_where(connection.info)}"),
+                ok("connection", f"{connection.info.dbname} on {where(connection.info)}"),
                 _replication_connection(source),
                 *(check for check in checks if check),
             ]
@@ -58,16 +58,6 @@ def published(source: SourceConfig) -> list[TableName]:
         return []  # that the source cannot be asked is told by its own checks
 
 
-def _attempt(check: CheckFunction, situation: Situation) -> Check | None:
-    try:
-        with situation.connection.transaction():
-            return check(situation)
-    except psycopg.Error as error:
-        explained = explain(error)
-        name = check.__name__.replace("_", " ")
-        return failure(name, f"could not be checked: {explained.reason}", explained.remedy)
-
-
 def _replication_connection(source: SourceConfig) -> Check:
     """A walsender answers: the role may replicate, and pg_hba.conf lets it in."""
     name = "replication connection"
@@ -78,7 +68,3 @@ def _replication_connection(source: SourceConfig) -> Check:
     except psycopg.Error as error:
         explained = explain(error)
         return failure(name, explained.reason, explained.remedy)
-
-
-def _where(info: psycopg.ConnectionInfo) -> str:
-    return info.host if info.host.startswith("/") else f"{info.host}:{info.port}"

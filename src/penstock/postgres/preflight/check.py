@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import psycopg
 
 from penstock.config import SourceConfig
 from penstock.model import Lsn
 from penstock.postgres import publication, slot
 from penstock.postgres.catalog import Table, captured
-from penstock.postgres.connection import Connection
+from penstock.postgres.connection import Connection, explain
 
 
 class Outcome(StrEnum):
@@ -89,6 +91,24 @@ class Situation:
 
 
 CheckFunction = Callable[[Situation], Check | None]
+Looked = TypeVar("Looked")
+
+
+def attempt(
+    connection: Connection, check: Callable[[Looked], Check | None], situation: Looked
+) -> Check | None:
+    """The check; what it cannot find out is a failure of its own, and the next one goes on."""
+    try:
+        with connection.transaction():
+            return check(situation)
+    except psycopg.Error as error:
+        explained = explain(error)
+        name = check.__name__.replace("_", " ")
+        return failure(name, f"could not be checked: {explained.reason}", explained.remedy)
+
+
+def where(info: psycopg.ConnectionInfo) -> str:
+    return info.host if info.host.startswith("/") else f"{info.host}:{info.port}"
 
 
 def some(names: Iterable[object], most: int = 5) -> str:
