@@ -28,11 +28,16 @@ def print_unless_pipe_broke(*arguments: Any, **options: Any) -> None:
 
 
 def preload() -> None:
-    """What tasks will need is imported once, before workers are forked off; and their garbage collector has
-    nothing to look through but what they make themselves: it took a fifth of a copy's time."""
-    for module in os.environ.get(PRELOAD, "").split():
-        import_module(module)
+    """What tasks will need is imported once, before workers are forked off, and compiled code loaded; and
+    their garbage collector, which runs after every task, has nothing to look through but what they make
+    themselves: it took a fifth of a copy's time."""
+    gc.disable()
+    for name in os.environ.get(PRELOAD, "").split():
+        module = import_module(name)
+        if hasattr(module, "warm_up"):
+            module.warm_up()
     gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":
