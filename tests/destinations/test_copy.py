@@ -230,7 +230,7 @@ def test_rows_that_spark_made_are_copied(given: Given, source: Database) -> None
     rows = given.spark.createDataFrame(
         [(str(n), "a\\b\t" if n else None, None) for n in range(50)], ", ".join(f"{n} string" for n in names)
     ).repartition(3)
-    copy = TableCopy("made", given.deliveries[USERS.id], source.dsn, "", (), rows)
+    copy = TableCopy("made", given.deliveries[USERS.id], source.dsn, "", (), rows=rows)
     assert target.copy_table(copy) == 50
     target.hand_over("made", given.changes(USERS.id, given.start, given.start), given.start)
     assert source.query("select name, count(*) from app.users group by name order by 2") == [

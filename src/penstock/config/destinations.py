@@ -7,6 +7,7 @@ model here checks its keys itself.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -25,6 +26,28 @@ def _identifier(given: str) -> str:
 def _class(given: str) -> str:
     if not _CLASS.fullmatch(given):
         raise ValueError("expected a class with its module, such as my_module.MyDestination")
+    return given
+
+
+def _plain(given: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", given):
+        raise ValueError("expected a name of small letters, digits and underscores")
+    return given
+
+
+def _pattern(given: str) -> str:
+    found = re.findall(r"{([^{}]*)}", given)
+    if not {"schema", "table"} <= set(found) <= {"source", "schema", "table", "timestamp"}:
+        raise ValueError("expected {schema}, {table}, {timestamp} and, of several sources, {source}")
+    if not given.endswith("/{timestamp}") or found.count("timestamp") != 1 or ".." in given.split("/"):
+        raise ValueError("expected a pattern that ends in /{timestamp}: a batch has a folder of its own")
+    return given.lstrip("/")
+
+
+def _timestamp_format(given: str) -> str:
+    tokens = re.findall("YYYY|MM|DD|HH|mm|ss", given)
+    if tokens != ["YYYY", "MM", "DD", "HH", "mm", "ss"] or "/" in given:
+        raise ValueError("expected YYYY, MM, DD, HH, mm and ss in this order, so that folders sort by time")
     return given
 
 
@@ -76,4 +99,80 @@ class PythonOptions(Options):
     options: dict[str, Any] = Field(default={}, description="What the class is made with", repr=False)
 
 
-OPTIONS: dict[str, type[Options]] = {"postgres": PostgresOptions, "python": PythonOptions}
+class CompressionOptions(Options):
+    algorithm: Literal["gzip", "zstd", "none"] = Field(default="gzip", description="How files are compressed")
+    level: int = Field(default=6, description="Of changes: 1 to 9, for zstd to 19")
+    full_level: int | None = Field(
+        default=None, description="Of full copies. Default: 9 with gzip, otherwise `level`"
+    )
+
+    @property
+    def full(self) -> int:
+        return self.full_level or (9 if self.algorithm == "gzip" else self.level)
+
+    @model_validator(mode="after")
+    def _in_range(self) -> CompressionOptions:
+        most = 19 if self.algorithm == "zstd" else 9
+        if not 1 <= min(self.level, self.full) <= max(self.level, self.full) <= most:
+            raise ValueError(f"expected a level from 1 to {most}")
+        return self
+
+
+class RegistryOptions(Options):
+    schema_name: Annotated[str, AfterValidator(_plain)] = Field(
+        default="cdc_registry", alias="schema", description="Schema of the registry, in the source's database"
+    )
+    enabled: bool = Field(default=True, description="If false, files are written and not registered")
+    cleanup_after_days: float = Field(
+        default=7,
+        ge=0,
+        description="Days after which files and their entries go, once every consumer is past them; 0: never",
+    )
+
+
+class ReloadOptions(Options):
+    marker_prefix: str = Field(default="CDC_RELOAD:", min_length=1, description="How a marker begins")
+    delta_strategy: Literal["apply", "discard", "validate"] = Field(
+        default="apply",
+        description="What becomes of changes that come while a table is reloaded. `apply`: those that the "
+        "copy has not are written; `discard`: the same, without a look at the others; `validate`: all are "
+        "counted, and the counts reported",
+    )
+    max_concurrent: int = Field(default=2, gt=0, description="Tables reloaded at once; others wait")
+
+
+class FilesOptions(Options):
+    base_path: SecretStr = Field(
+        description="Where the files go: a folder, or what pyarrow opens by its URI (`s3://bucket/folder`)"
+    )
+    folder_pattern: Annotated[str, AfterValidator(_pattern)] | None = Field(
+        default=None,
+        description="Folder of a batch. Default: `{schema}.{table}/{timestamp}`, of several sources "
+        "`{source}/{schema}.{table}/{timestamp}`",
+    )
+    timestamp_format: Annotated[str, AfterValidator(_timestamp_format)] = Field(
+        default="YYYY-MM-DDTHH-mm-ss", description="How a batch's folder tells its time (UTC)"
+    )
+    format: Literal["csv"] = Field(default="csv", description="Of the files")
+    compression: CompressionOptions = Field(default=CompressionOptions(), description="Of the files")
+    file_registry: RegistryOptions = Field(
+        default=RegistryOptions(), description="Where consumers learn of files"
+    )
+    reload_coordination: ReloadOptions = Field(default=ReloadOptions(), description="Reloads of one table")
+
+    @property
+    def base(self) -> str:
+        """A URI as it is, a folder by its absolute path. May hold a secret: not for any output."""
+        given = self.base_path.get_secret_value()
+        return given if "://" in given else str(Path(given).absolute())
+
+    def pattern(self, sources: int) -> str:
+        several = "{source}/" if sources > 1 else ""
+        return self.folder_pattern or several + "{schema}.{table}/{timestamp}"
+
+
+OPTIONS: dict[str, type[Options]] = {
+    "files": FilesOptions,
+    "postgres": PostgresOptions,
+    "python": PythonOptions,
+}

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
-from penstock.config.destinations import OPTIONS, Options
+from penstock.config.destinations import OPTIONS, FilesOptions, Options
 from penstock.config.quantities import Megabytes, Seconds
 from penstock.config.tables import Pattern, TablesConfig
 from penstock.model.errors import ConfigError
@@ -284,6 +284,7 @@ class Config(Section):
             for place, name in enumerate(names):
                 if name in names[:place]:
                     raise wrong(f"expected another name, {name} is taken", section, place, "name")
+        self._registries()
         slots: set[tuple[str, str]] = set()
         for place, source in enumerate(self.sources):
             source._pipeline = self.pipeline
@@ -293,6 +294,27 @@ class Config(Section):
                 raise wrong(said, "sources", place, "replication", "slot_name")
             slots.add(slot)
         return self
+
+    def _registries(self) -> None:
+        """Each destination of files keeps a registry of its own; none of them is captured."""
+        schemas: list[str] = []
+        for place, destination in enumerate(self.destinations):
+            if not isinstance(destination._settings, FilesOptions):
+                continue
+            schema = destination._settings.file_registry.schema_name
+            if schema in schemas:
+                said = f"expected a registry of its own, {schema} is taken"
+                raise wrong(said, "destinations", place, "file_registry", "schema")
+            if len(self.sources) > 1 and "{source}" not in destination._settings.pattern(len(self.sources)):
+                said = "expected {source} in the pattern, as there are several sources"
+                raise wrong(said, "destinations", place, "folder_pattern")
+            for glob, rules in destination.tables.items():
+                if rules.kind != "clone" or rules.target is not None:
+                    said = "expected no `kind` and no `target`: files tell every change of the table"
+                    raise wrong(said, "destinations", place, "tables", glob)
+            schemas.append(schema)
+        for source in self.sources:
+            source.tables._registries = frozenset(schemas)
 
 
 def default_slot_name(pipeline: str, source: str) -> str:

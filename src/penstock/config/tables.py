@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from penstock.model import TableName
 
@@ -47,8 +47,16 @@ class TablesConfig(BaseModel):
         "published all the same, and PostgreSQL then refuses its updates and deletes",
     )
 
+    _registries: frozenset[str] = PrivateAttr(frozenset())
+    """Schemas of registries that our own destinations keep in the source's database."""
+
+    def are_ours(self, schema: str) -> bool:
+        """Whether the tables of a schema are PostgreSQL's own, or what we keep there."""
+        system = any(fnmatchcase(schema, system) for system in SYSTEM_SCHEMAS)
+        return system or schema in self._registries
+
     def matches(self, table: TableName) -> bool:
-        if any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS):
+        if self.are_ours(table.schema):
             return False
         if table.schema in self.exclude_schemas or _any(self.exclude, table):
             return False

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 class CustomTarget:
     remembers = False
+    patient = False
+    renames = True
 
     def __init__(self, name: str, destination: Destination) -> None:
         self.name = name

@@ -11,6 +11,10 @@ from penstock.model.errors import ConfigError
 def make(config: Config, destination: DestinationConfig) -> Target:
     sources = [source.name for source in config.sources]
     match destination.type:
+        case "files":
+            from penstock.destinations.files.target import FilesTarget
+
+            return FilesTarget(config, destination)
         case "postgres":
             from penstock.destinations.postgres.target import PostgresTarget
 
@@ -22,5 +26,5 @@ def make(config: Config, destination: DestinationConfig) -> Target:
             return custom.load(destination.name, given.get("class", ""), given.get("options", {}))
     raise ConfigError(
         f"destination {destination.name} is of type {destination.type}",
-        remedy="Penstock has postgres and python so far",
+        remedy="Penstock has files, postgres and python so far",
     )

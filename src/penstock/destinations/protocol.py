@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.model import Column, Lsn, TableId, TableName, TableSchema
+from penstock.model import ZERO, Column, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility
 from penstock.spark.plan import Slice
@@ -132,6 +132,8 @@ class TableCopy:
     """The name under which the snapshot is exported."""
     ranges: tuple[CopyRange, ...]
     """Each a part of the table for one task, disjoint, together all of it."""
+    lsn: Lsn = ZERO
+    """Where the WAL was when the snapshot was taken."""
     rows: DataFrame | None = None
     """If transforms are at work: what to write, every column as PostgreSQL's text. Otherwise the ranges."""
 
@@ -160,6 +162,11 @@ class Target(Protocol):
     name: str
     remembers: bool
     """Whether it keeps its position with its data: a replayed batch is recognised there."""
+    patient: bool
+    """Whether a batch waits for its interval although there is much to deliver: of few large ones its readers
+    have more than of many small ones."""
+    renames: bool
+    """Whether a table that gets another name or key goes on as it is; otherwise it is copied anew."""
 
     def open(self, spark: SparkSession) -> None:
         """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""

@@ -180,6 +180,10 @@ class DestinationBusy(PenstockError):
     """The destination could not do it now: a deadlock, a lock, no room."""
 
 
+class StorageFailed(PenstockError):
+    """Where files are to be written they cannot be: no room, no permission, no such place."""
+
+
 class TransformRefused(PenstockError):
     """A transform (`where`, `set`, `drop`) cannot be carried out."""
 
@@ -290,6 +294,9 @@ POLICY: dict[type[PenstockError], Policy] = {
         "then `penstock retry CONFIG TABLE`",
     ),
     DestinationBusy: Policy(Scope.TABLE, True, "It is tried again by itself"),
+    StorageFailed: Policy(
+        Scope.SOURCE, True, "Make room, or let the place be written; it goes on by itself and nothing is lost"
+    ),
     TransformRefused: Policy(
         Scope.TABLE, False, "Mend the table's `where`, `set` or `drop`, start again and run `penstock retry`"
     ),

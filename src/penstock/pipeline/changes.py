@@ -33,6 +33,8 @@ class Changes:
     tables: Tables
     store: Store
     manifest: Manifest
+    renames: bool
+    """Whether the destination follows a table to another name or key."""
 
     def __post_init__(self) -> None:
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
@@ -80,7 +82,7 @@ class Changes:
         if evolution.same(followed, facts.schema) and _primary_key(state) == facts.primary_key:
             return None
         schema = self._versioned(facts.schema)
-        change = evolution.follow(followed, schema, state.detail, facts)
+        change = self._change(followed, schema, state, facts)
         if isinstance(change, CopyAnew):
             return change
         run, after = self._run(state, schema, change, facts)
@@ -115,7 +117,7 @@ class Changes:
             change, facts = SchemaChange(), None
             if not evolution.same(followed, schema):
                 facts = self.feed.discover().tables.get(schema.id)
-                found = evolution.follow(followed, schema, state.detail, facts)
+                found = self._change(followed, schema, state, facts)
                 if isinstance(found, CopyAnew):
                     return found
                 change = found
@@ -126,6 +128,17 @@ class Changes:
         if not runs:
             runs = [Run(self._delivery(state, self.followed(state)), ())]
         return tuple(runs), state
+
+    def _change(
+        self, followed: TableSchema, schema: TableSchema, state: TableState, facts: Facts | None
+    ) -> SchemaChange | CopyAnew:
+        if not self.renames:
+            if followed.name != schema.name:
+                return CopyAnew(f"it was called {followed.name} before")
+            detail = evolution.remember(state.detail, schema, facts)
+            if self._delivery(state, followed).key != self.tables.delivery(schema, detail).key:
+                return CopyAnew("it has another key")
+        return evolution.follow(followed, schema, state.detail, facts)
 
     def _run(
         self, state: TableState, schema: TableSchema, change: SchemaChange, facts: Facts | None

@@ -52,7 +52,7 @@ class Copier:
         self._pool.submit(import_module, "penstock.postgres.libpq")
         spark = self._spark.sparkContext
         tasks = min(spark.defaultParallelism, WARM_TASKS)
-        self._pool.submit(lambda: spark.parallelize(range(tasks), tasks).foreach(abs))
+        self._pool.submit(lambda: spark.parallelize(range(tasks), tasks).map(abs).count())
 
     def look(self, streams: Iterable[Stream]) -> None:
         """Begin what is to be copied, the smallest first, as far as there are workers."""
@@ -152,7 +152,9 @@ class Copier:
         self._spark.sparkContext.setLocalProperty(POOL, "copy")
         assert state.copy is not None
         delivery = stream.tables.delivery(schema, state.detail)
-        copy = TableCopy(state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges))
+        copy = TableCopy(
+            state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges), snapshot.lsn
+        )
         copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
         try:
             rows = self._nothing(stream, copy) if streaming_only else stream.target.copy_table(copy)

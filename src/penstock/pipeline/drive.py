@@ -33,6 +33,8 @@ class Work(Protocol):
     """What is driven."""
 
     position: Lsn
+    patient: bool
+    """Whether a batch waits for its interval although there is much to deliver."""
 
     def apply(self, end: Lsn) -> None:
         """Deliver what committed from the position up to there."""
@@ -71,6 +73,7 @@ class Drive:
                 .option("spool", str(self._feed.spec.spool.absolute()))
                 .option("start", str(self._work.position))
                 .option("interval", str(self._control.interval))
+                .option("patient", str(self._work.patient).lower())
                 .option("maxRows", str(self._control.max_batch_rows))
                 .option("maxBytes", str(self._control.max_batch_bytes))
                 .load()

@@ -200,7 +200,9 @@ class Feed:
         for done in launch.adjust(connection, self.source):
             self._log.info(done)
         known = self._found.tables if self._found else {}
-        tables = facts.gather(connection, self.source.publication_name, unsized=known)
+        published = facts.gather(connection, self.source.publication_name, unsized=known)
+        ours = self.source.tables.are_ours  # a publication of all tables has them, too
+        tables = {id: table for id, table in published.items() if not ours(table.schema.name.schema)}
         return Found(tables, facts.wal_position(connection))
 
     # A lost slot

@@ -71,6 +71,8 @@ class Pipeline:
 
         Says whether every table arrives; raises what cannot be waited for.
         """
+        if once:
+            self.config = without_waiting(self.config)
         try:
             return self._run(once)
         except (Py4JNetworkError, PySparkRuntimeError) as error:
@@ -254,6 +256,17 @@ class Lane:
             self._log.warning("waiting", error=str(error), again_in=round(pause, 1))
             self._again_at = time.monotonic() + pause
         return None
+
+
+def without_waiting(config: Config) -> Config:
+    """The same, with batches that begin as soon as there is something to deliver."""
+    at_once = {"interval": 0}
+    destinations = tuple(
+        destination.model_copy(update={"batch_control": control.model_copy(update=at_once)})
+        for destination in config.destinations
+        for control in [destination.batch_control or config.batch_control]
+    )
+    return config.model_copy(update={"destinations": destinations})
 
 
 def _asked_again(state: TableState) -> TableState | None:

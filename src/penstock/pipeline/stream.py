@@ -27,7 +27,7 @@ from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, Scope
 from penstock.model.phases import Phase
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
@@ -50,11 +50,12 @@ class Stream:
         self.target = target
         self.config = destination
         self.position = ZERO
+        self.patient = target.patient
         self._pipeline = config
         self._store = store
         self._manifest = feed.open()
         self.tables = Tables(store, self._manifest, feed.name, destination)
-        self.changes = Changes(feed, self.tables, store, self._manifest)
+        self.changes = Changes(feed, self.tables, store, self._manifest, target.renames)
         self.drive = Drive(config, feed, destination, store, self)
         self.transforms: Transforms
         self._told = 0.0
@@ -204,9 +205,9 @@ class Stream:
 
     def _retry_in(self, error: PenstockError, attempts: int) -> float | None:
         retry = self._pipeline.retry
-        if not error.retry or attempts >= retry.attempts:
+        if not error.retry or (error.policy.scope is Scope.TABLE and attempts >= retry.attempts):
             return None
-        return float(min(retry.initial * 2**attempts, retry.max))
+        return float(min(retry.initial * 2 ** min(attempts, 30), retry.max))
 
     # Between two batches
 

@@ -137,7 +137,11 @@ def captured(matched: list[Table]) -> list[Table]:
 def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
     """Every table that is chosen, whether or not it can be followed, with all its details."""
     names = connection.execute(_NAMES).fetchall()
-    oids = [row[0] for row in names if selection.matches(TableName(row[1], row[2]))]
+    return detailed(connection, [row[0] for row in names if selection.matches(TableName(row[1], row[2]))])
+
+
+def detailed(connection: Connection, oids: list[int]) -> list[Table]:
+    """These tables, as far as there are such."""
     found = [_table(row) for row in connection.execute(_TABLES, (oids,))]
     columns = _by_table(connection, _COLUMNS, oids)
     constraints = _by_table(connection, _CONSTRAINTS, oids)

@@ -21,7 +21,7 @@ through and is tried again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -213,9 +213,11 @@ def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[Co
     return found
 
 
-def copy_out(conninfo: str, snapshot: str, part: CopyRange, format: str = "text") -> Iterator[bytes]:
-    """The rows of a part in one of COPY's formats, cut between rows, `CHUNK_BYTES` at a time. Runs on
-    executors."""
+def copy_out(
+    conninfo: str, snapshot: str, part: CopyRange, format: str = "text"
+) -> Generator[bytes, None, int]:
+    """The rows of a part in one of COPY's formats, cut between rows, `CHUNK_BYTES` at a time; in the end, how
+    many they were. Runs on executors."""
     from penstock.postgres.libpq import Inbox  # Numba takes half a second to import
 
     with closing(connect(conninfo)) as connection, explained(table=part.table):
@@ -228,7 +230,7 @@ def copy_out(conninfo: str, snapshot: str, part: CopyRange, format: str = "text"
             inbox.take()
             if inbox.count:
                 yield inbox.empty()[0]
-        _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK)
+        return _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK).command_tuples or 0
 
 
 def settle(connection: Connection) -> None:
@@ -295,13 +297,14 @@ def _one(connection: Connection, statement: str) -> tuple[Any, ...]:
     return row
 
 
-def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> None:
-    if result is None or result.status != status:
-        raise (
-            psycopg.errors.error_from_result(result)
-            if result is not None and result.error_message
-            else psycopg.OperationalError("the server ended the connection")
-        )
+def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> pq.abc.PGresult:
+    if result is not None and result.status == status:
+        return result
+    raise (
+        psycopg.errors.error_from_result(result)
+        if result is not None and result.error_message
+        else psycopg.OperationalError("the server ended the connection")
+    )
 
 
 @contextmanager

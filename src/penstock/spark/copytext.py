@@ -37,15 +37,15 @@ def copy_text(columns: Sequence[pa.StringArray | pa.ChunkedArray]) -> Iterator[m
     for batch in table.to_batches():
         ends = np.zeros(len(batch), np.int64)
         for column in batch.columns:
-            ends += _ends(column)
-        for first, count in _cut(ends):
+            ends += ends_of(column)
+        for first, count in cut(ends):
             yield _joined([_escaped(column.slice(first, count)) for column in batch.columns])
 
 
 def rows_text(changes: pa.RecordBatch, width: int) -> Iterator[memoryview]:
     """The new rows of changes that all have one, with every value sent, for `copy … from stdin`."""
     rows = Rows(changes["after"], width)
-    for first, count in _cut(_ends(rows.values)[width - 1 :: width]):
+    for first, count in cut(ends_of(rows.values)[width - 1 :: width]):
         values = rows.values.slice(first * width, count * width)
         if _specials(values):
             every = np.arange(0, len(values), width)
@@ -55,13 +55,13 @@ def rows_text(changes: pa.RecordBatch, width: int) -> Iterator[memoryview]:
             yield memoryview(b"\n")
 
 
-def _ends(values: pa.StringArray) -> Int64s:
+def ends_of(values: pa.StringArray) -> Int64s:
     """Where each value ends if all stand one behind the other, each with room for a tab and for `\\N`."""
-    offsets = _offsets(values)
+    offsets = offsets_of(values)
     return offsets[1:] - offsets[:1] + np.arange(3, 3 * len(values) + 1, 3)
 
 
-def _cut(ends: Int64s) -> Iterator[tuple[int, int]]:
+def cut(ends: Int64s) -> Iterator[tuple[int, int]]:
     """First row and number of rows that have about CHUNK bytes together; a single row may have more."""
     first = 0
     while first < len(ends):
@@ -71,7 +71,7 @@ def _cut(ends: Int64s) -> Iterator[tuple[int, int]]:
         first = end
 
 
-def _offsets(values: pa.StringArray) -> npt.NDArray[np.int32]:
+def offsets_of(values: pa.StringArray) -> npt.NDArray[np.int32]:
     if not len(values):
         return np.zeros(1, np.int32)
     return np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset)
@@ -89,7 +89,7 @@ def _escaped(column: pa.StringArray) -> pa.StringArray:
 
 def _specials(values: pa.StringArray) -> list[int]:
     """Which of the characters that need escaping there are."""
-    offsets, data = _offsets(values), values.buffers()[2]
+    offsets, data = offsets_of(values), values.buffers()[2]
     if data is None or offsets[0] == offsets[-1]:
         return []
     text = np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]]
@@ -103,7 +103,7 @@ def _specials(values: pa.StringArray) -> list[int]:
 def _joined(columns: Sequence[pa.StringArray]) -> memoryview:
     options = {"null_handling": "replace", "null_replacement": NULL}
     last = pc.binary_join_element_wise(columns[-1], "", "\n", **options)
-    return _text(pc.binary_join_element_wise(*columns[:-1], last, "\t", **options))
+    return text_of(pc.binary_join_element_wise(*columns[:-1], last, "\t", **options))
 
 
 def _joined_rows(values: pa.StringArray, width: int) -> memoryview:
@@ -111,14 +111,14 @@ def _joined_rows(values: pa.StringArray, width: int) -> memoryview:
     if values.null_count:
         values = pc.fill_null(values, NULL)
     lines = pc.binary_join(_lists(values, width), "\t")
-    return _text(pc.binary_join(_lists(lines, len(lines)), "\n"))
+    return text_of(pc.binary_join(_lists(lines, len(lines)), "\n"))
 
 
 def _lists(values: pa.StringArray, width: int) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(np.arange(0, len(values) + 1, width), pa.int32()), values)
 
 
-def _text(values: pa.StringArray) -> memoryview:
+def text_of(values: pa.StringArray) -> memoryview:
     """All values one behind the other, without copying them."""
-    offsets = _offsets(values)
+    offsets = offsets_of(values)
     return memoryview(values.buffers()[2])[offsets[0] : offsets[-1]]

@@ -3,9 +3,9 @@
 What a destination writes it reads from the spool itself, in its own tasks: the rows of tables need not pass
 through the JVM where nothing there needs them. So this stream carries no rows of tables, only where a batch
 begins and ends. The reader decides when a batch begins and how large it is: when `interval` has passed since
-the one before began, or sooner if so many rows wait that waiting for more would save little. (A trigger of
-Spark's own waits for the next tick of a clock: a batch that took a little more than an interval would be
-followed by nothing for the rest of the next one.)
+the one before began, or sooner if so many rows wait that waiting for more would save little; a `patient` one
+only if they fill a batch. (A trigger of Spark's own waits for the next tick of a clock: a batch that took a
+little more than an interval would be followed by nothing for the rest of the next one.)
 
 How far the destination came is not taken from Spark's checkpoint, which is not durable enough for that, but
 from the destination: the stream begins at the position it is told and needs no checkpoint of an earlier run.
@@ -36,7 +36,7 @@ LONG_POLL = 0.5
 SHORTEST_POLL, POLLS = 0.005, 20
 """Seconds between two looks at the spool: a small part of the interval between batches."""
 ENOUGH_ROWS = 10_000
-"""A batch of more than these begins at once."""
+"""A batch of more than these begins at once, unless the reader is told to be patient."""
 
 Offset = dict[str, str]
 
@@ -49,7 +49,7 @@ def end_of(checkpoint: Path, batch: int) -> Lsn:
 
 
 class Ranges(DataSource):
-    """Options: `spool`, `start` (a position), `interval` (seconds), `maxRows`, `maxBytes`."""
+    """Options: `spool`, `start` (a position), `interval` (seconds), `maxRows`, `maxBytes`, `patient`."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,7 +75,8 @@ class RangeReader(DataSourceStreamReader):
         self._most_rows = int(options["maxRows"])
         self._most_bytes = int(options["maxBytes"])
         self._interval = float(options["interval"])
-        self._poll = max(SHORTEST_POLL, self._interval / POLLS)
+        self._patient = options.get("patient") == "true"
+        self._poll = min(LONG_POLL, max(SHORTEST_POLL, self._interval / POLLS))
         self._next = 0.0
         """When the next batch may begin."""
         self._open: Manifest | None = None
@@ -106,6 +107,8 @@ class RangeReader(DataSourceStreamReader):
         return start
 
     def _is_worth_it(self, position: Lsn, reached: Lsn) -> bool:
+        if self._patient:
+            return reached < self._manifest.next_position(position)
         return self._manifest.next_position(position, ENOUGH_ROWS) < reached
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -27,7 +27,8 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark import TaskContext
 
-from penstock.destinations.postgres import ledger, tables
+from penstock.destinations import ledger
+from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.refusal import line_of, refused_line, refused_text

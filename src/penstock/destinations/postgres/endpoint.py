@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from penstock.destinations.postgres.ledger import Stream
+from penstock.destinations.ledger import Stream
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import session
 from penstock.destinations.protocol import Delivery

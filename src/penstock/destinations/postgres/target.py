@@ -3,22 +3,24 @@
 The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`), or by the driver
 itself where a task would be but a detour: for few rows, and for a single task on the driver's own machine.
 How far things came is remembered in the destination's database, in the transactions that write the data
-(`ledger.py`).
+(`destinations/ledger.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.config import DestinationConfig
 from penstock.config.destinations import PostgresOptions
+from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.postgres import copying, ledger, writing
+from penstock.destinations.postgres import copying, writing
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
+from penstock.destinations.work import SMALL_BYTES, Workers, are_few, raise_first
 from penstock.model import Lsn, TableId
 from penstock.model.errors import PenstockError
 from penstock.spark.tasks import explained
@@ -26,17 +28,13 @@ from penstock.spark.tasks import explained
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Work = TypeVar("Work")
-
-FEW_ROWS = 2_000
-SMALL_BYTES = 1_000_000
-"""Up to here the driver writes by itself: a Spark job takes tens of milliseconds, and as much of a core."""
-
 
 class PostgresTarget:
     """A `Target`."""
 
     remembers = True
+    patient = False
+    renames = True
 
     def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
         self.name = config.name
@@ -51,10 +49,10 @@ class PostgresTarget:
         self._by_table = options.consistency == "table"
         self._entered: set[str] = set()
         self._sources = tuple(sources)
-        self._spark: SparkSession | None = None
+        self._workers: Workers
 
     def open(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self._workers = Workers(spark)
         with self._endpoint.session() as connection:
             ledger.create(connection)
 
@@ -74,24 +72,24 @@ class PostgresTarget:
         if copy.rows is not None:
             with explained():
                 told = copying.copy_rows(endpoint, copy.id, place, copy.rows)
-            _raise_first(told)
+            raise_first(told)
         else:
             parts = [
                 copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part, format)
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            self._do(copying.copy_part, parts, here=small)
+            self._workers.do(copying.copy_part, parts, here=small)
         with endpoint.session() as connection, about(table):
             return copying.finish(connection, place, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         work = [writing.Handover(self._endpoint, copy, changes, position)]
-        self._do(writing.hand_over, work, here=_are_few([changes]))
+        self._workers.do(writing.hand_over, work, here=are_few([changes]))
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
         work = [writing.Handover(self._endpoint, None, changes, position)]
-        self._do(writing.hand_over, work, here=_are_few([changes]))
+        self._workers.do(writing.hand_over, work, here=are_few([changes]))
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
         if self._by_table or not batch.tables:
@@ -99,8 +97,8 @@ class PostgresTarget:
         else:
             changes = replace(batch, spark=None, messages=())
             work = [writing.Batch(self._endpoint, changes)]
-            here = self._is_local or _are_few(batch.tables)
-            (stopped,) = self._do(writing.write_batch, work, here=here)
+            here = self._workers.are_local or are_few(batch.tables)
+            (stopped,) = self._workers.do(writing.write_batch, work, here=here)
         return [(one.table, one.error) for one in stopped]
 
     def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
@@ -109,7 +107,7 @@ class PostgresTarget:
             writing.enter(endpoint, batch.source)
             self._entered.add(batch.source)
         work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._do(writing.write_table, work, here=_are_few(batch.tables))
+        outcomes = self._workers.do(writing.write_table, work, here=are_few(batch.tables))
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -132,34 +130,4 @@ class PostgresTarget:
         self.close()
 
     def close(self) -> None:
-        self._spark = None
         close_idle(self._endpoint.conninfo)
-
-    @property
-    def _is_local(self) -> bool:
-        """Whether a task would run on this machine, in a process beside this one."""
-        assert self._spark is not None
-        master = str(self._spark.sparkContext.master)
-        return master.startswith("local") and not master.startswith("local-cluster")
-
-    def _do(self, function: Callable[[Work], Any], work: Sequence[Work], *, here: bool) -> list[Any]:
-        """A task for each piece of work, or, where tasks would cost more than the work, here and now; the
-        first error among what they tell is raised."""
-        assert self._spark is not None, "open() comes first"
-        if here or not work:
-            told = [function(one) for one in work]
-        else:
-            with explained():
-                told = self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
-        _raise_first(told)
-        return told
-
-
-def _are_few(changes: Sequence[TableChanges]) -> bool:
-    return sum(part.rows for table in changes for run in table.runs for part in run.slices) <= FEW_ROWS
-
-
-def _raise_first(told: Sequence[Any]) -> None:
-    for one in told:
-        if isinstance(one, PenstockError):
-            raise one

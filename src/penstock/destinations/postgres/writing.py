@@ -19,11 +19,12 @@ from typing import TypeVar
 
 import psycopg
 
+from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.postgres import copying, ledger, tables
+from penstock.destinations.ledger import Known
+from penstock.destinations.postgres import copying, tables
 from penstock.destinations.postgres.apply import Followed, apply_changes
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.ledger import Known
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges

@@ -1,4 +1,5 @@
-"""What the destination itself remembers: the schema `penstock` in its database.
+"""What a destination itself remembers: the schema `penstock` in a database of its own, or, of files, in the
+source's.
 
 A stream's position is written in the transaction that writes its data, so the two never disagree, whatever is
 killed when. The transaction begins by locking the stream's row: of two that would write the same batch at the
@@ -186,6 +187,18 @@ def known(connection: Connection, stream: Stream) -> dict[TableId, Known]:
         TableId(id): Known(copy, version, _lsn(at), from_dict(error) if error else None, made)
         for id, copy, version, at, error, made in rows
     }
+
+
+def names(connection: Connection, stream: Stream) -> dict[TableId, str]:
+    """What the tables are called at the source."""
+    rows = connection.execute(
+        """
+        select table_id, source_table from penstock.tables
+        where (pipeline, destination, source) = (%s, %s, %s)
+        """,
+        stream.key,
+    )
+    return {TableId(id): name for id, name in rows}
 
 
 def recorded(connection: Connection, stream: Stream) -> Mapping[TableId, Recorded]:

@@ -1,0 +1,68 @@
+"""What is kept at one source: the registry for consumers, and the ledger of how far the stream is.
+
+Both are in the source's own database, so that one transaction has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+
+from penstock.destinations import ledger
+from penstock.destinations.files.registry import Registry
+from penstock.destinations.ledger import Stream
+from penstock.model.errors import PenstockError
+from penstock.postgres.connection import Connection, connect, explain
+
+
+@dataclass(slots=True)
+class Books:
+    conninfo: str
+    stream: Stream
+    registry: Registry
+    _connection: Connection | None = None
+
+    def __repr__(self) -> str:
+        return f"Books({self.stream})"
+
+    def open(self) -> None:
+        with self.transaction() as connection:
+            ledger.create(connection)
+            self.registry.create(connection)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Committed at the end; rolled back, and the session given up, by an error."""
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self.conninfo, autocommit=False)
+        try:
+            yield self._connection
+            self._connection.commit()
+        except psycopg.Error as error:
+            self.close()
+            raise self._told(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def aside(self) -> Iterator[Connection]:
+        """A transaction of a session of its own: a copy goes on beside the stream, and beside others."""
+        try:
+            with connect(self.conninfo, autocommit=False) as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise self._told(error) from None
+
+    def _told(self, error: psycopg.Error) -> PenstockError:
+        return explain(error).at(source=self.stream.source, destination=self.stream.destination)
+
+    def close(self) -> None:
+        """Also forgets what was read: whether a commit that failed came about is not known."""
+        self.registry.forget_all()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,158 @@
+"""Changes as lines of CSV: what `streaming.csv` holds.
+
+    _op             I, U, D, T: insert, update, delete, truncate
+    _commit_lsn     where the transaction committed; with `_seq` the order and identity of a change
+    _lsn            where the change itself stands in the WAL
+    _seq            the place in the transaction
+    _xid, _committed_at
+    _unchanged      the columns whose value PostgreSQL did not send, as its array: they keep what they have
+
+then the table's columns. A delete has those of its key (of a table without one, all), a truncate none. An
+update that gives a row another key comes as two lines with the same `_seq`: `D` with the old key, then `U`;
+columns that are `_unchanged` then have the value of the row that was just deleted. LSNs have all their
+digits, so that they sort as text.
+
+Runs on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.destinations.batch import rows_of
+from penstock.destinations.protocol import Delivery, Run, TableChanges
+from penstock.model import Lsn
+from penstock.spark.csvtext import csv_line, csv_text
+from penstock.spark.lines import Part
+from penstock.spool.segment import Op
+
+COLUMNS = ("_op", "_commit_lsn", "_lsn", "_seq", "_xid", "_committed_at", "_unchanged")
+
+Ints = npt.NDArray[np.int64]
+
+_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
+_SHIFTS = np.arange(60, -4, -4, dtype=np.uint64)
+_LSN_LENGTH = 17
+
+
+@dataclass(slots=True)
+class Lines:
+    """The lines of a run, and what was seen of them."""
+
+    changes: TableChanges
+    run: Run
+    rows: int = 0
+    first: Lsn | None = None
+    last: Lsn | None = None
+    """Where the first and the last transaction committed."""
+
+    def blocks(self) -> Iterator[bytes | memoryview]:
+        """Nothing at all if there is no change; otherwise the header first."""
+        for batch in rows_of(self.changes, self.run):
+            if self.first is None:
+                self.first = Lsn(batch["commit_lsn"][0].as_py())
+                yield csv_line([*COLUMNS, *self.run.delivery.table.column_names])
+            self.last = Lsn(batch["commit_lsn"][-1].as_py())
+            for columns in lines_of(batch, self.run.delivery):
+                self.rows += len(columns[0])
+                yield from csv_text(columns)
+
+
+def lines_of(changes: pa.RecordBatch, delivery: Delivery) -> Iterator[list[pa.StringArray]]:
+    """The columns of the lines that changes become, in order."""
+    truncates = np.flatnonzero(np.asarray(changes["op"]) == Op.TRUNCATE)
+    begin = 0
+    for place in [*truncates.tolist(), len(changes)]:
+        if place > begin:
+            yield _row_lines(changes.slice(begin, place - begin), delivery)
+        if place < len(changes):
+            nothing = pa.nulls(1, pa.string())
+            width = len(delivery.table.columns)
+            yield [*_about(changes.slice(place, 1), "T"), nothing, *[nothing] * width]
+        begin = place + 1
+
+
+def _row_lines(changes: pa.RecordBatch, delivery: Delivery) -> list[pa.StringArray]:
+    table = delivery.table
+    part = Part(changes, table)
+    key = [place for place, column in enumerate(table.columns) if column.name in delivery.key]
+    moved = part.moved(key or range(len(table.columns)))
+    columns = [
+        *_about(changes, None),
+        _unchanged(part, table.column_names),
+        *(part.current(place) for place in range(len(table.columns))),
+    ]
+    if not len(moved):
+        return columns
+    before = [
+        *_about(changes.take(pa.array(moved)), "D"),
+        pa.nulls(len(moved), pa.string()),
+        *(part.old(moved, place) for place in range(len(table.columns))),
+    ]
+    order = np.argsort(np.concatenate([np.arange(len(part)) * 2 + 1, moved * 2]), kind="stable")
+    return [
+        pa.concat_arrays([now, old]).take(pa.array(order)) for now, old in zip(columns, before, strict=True)
+    ]
+
+
+def _about(changes: pa.RecordBatch, op: str | None) -> list[pa.StringArray]:
+    """What the lines say of the change itself, but for `_unchanged`."""
+    said = changes["op"] if op is None else pa.array([ord(op)] * len(changes), pa.int8())
+    return [
+        _letters(np.asarray(said)),
+        lsn_text(np.asarray(changes["commit_lsn"])),
+        lsn_text(np.asarray(changes["lsn"])),
+        changes["seq"].cast(pa.string()),
+        changes["xid"].cast(pa.string()),
+        _times(changes["committed_at"]),
+    ]
+
+
+def _letters(codes: npt.NDArray[np.int8]) -> pa.StringArray:
+    return _fixed(codes.astype(np.uint8).reshape(-1, 1))
+
+
+def lsn_text(lsns: Ints) -> pa.StringArray:
+    """`0000000A/01B2C3D4`: PostgreSQL reads it, and text sorts as the numbers do."""
+    made = np.empty((len(lsns), _LSN_LENGTH), np.uint8)
+    digits = _DIGITS[(lsns.astype(np.uint64)[:, None] >> _SHIFTS) & np.uint64(15)]
+    made[:, :8], made[:, 8], made[:, 9:] = digits[:, :8], ord("/"), digits[:, 8:]
+    return _fixed(made)
+
+
+def _fixed(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """Rows of letters, all of one length, as text."""
+    count, width = letters.shape
+    ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(letters)))
+
+
+def _times(at: pa.TimestampArray) -> pa.StringArray:
+    """As PostgreSQL prints them. Few differ: all changes of a transaction have the same."""
+    encoded = pc.dictionary_encode(at)
+    texts = pc.strftime(encoded.dictionary, format="%Y-%m-%d %H:%M:%S+00")
+    return texts.take(encoded.indices)
+
+
+def _unchanged(part: Part, names: Sequence[str]) -> pa.StringArray:
+    if not len(part.unsent_rows):
+        return pa.nulls(len(part), pa.string())
+    found: list[str | None] = [None] * len(part)
+    by_row: dict[int, list[str]] = {}
+    for row, place in zip(part.unsent_rows.tolist(), part.unsent_places.tolist(), strict=True):
+        by_row.setdefault(row, []).append(_element(names[place]))
+    for row, elements in by_row.items():
+        found[row] = "{" + ",".join(elements) + "}"
+    return pa.array(found, pa.string())
+
+
+def _element(name: str) -> str:
+    """A name in the text of an array."""
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

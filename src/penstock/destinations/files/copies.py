@@ -1,0 +1,90 @@
+"""Full copies between their beginning and when they are handed over: files that nobody knows of yet.
+
+The ledger has each copy's folder from the beginning on. What a crash leaves, after each step:
+1. the copy is entered, parts of the file are there: the next attempt at the table removes the folder;
+2. the files are whole, and the copy entered as finished, with what is to be registered: `hand_over` does.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from penstock.destinations.files.storage import Written
+from penstock.destinations.ledger import Stream
+from penstock.model import Lsn, TableId
+from penstock.model.errors import SnapshotLost
+from penstock.postgres.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCopy:
+    batch: datetime
+    lsn: Lsn
+    rows: int
+    data: Written
+    schema: Written
+
+
+def begin(connection: Connection, stream: Stream, table: TableId, copy: str, folder: str) -> None:
+    connection.execute(
+        """
+        insert into penstock.copies
+            (copy, pipeline, destination, source, table_id, set_aside, delivery, empty)
+        values (%s, %s, %s, %s, %s, %s, '{}', %s)
+        """,
+        (copy, *stream.key, table, folder, not folder),
+    )
+
+
+def folders(connection: Connection, stream: Stream, table: TableId | None = None) -> list[str]:
+    """Of copies that were not handed over: of a table, or of all."""
+    rows = connection.execute(
+        """
+        select set_aside from penstock.copies
+        where (pipeline, destination, source) = (%s, %s, %s) and table_id = coalesce(%s, table_id)
+          and set_aside <> ''
+        """,
+        (*stream.key, table),
+    ).fetchall()
+    return [folder for (folder,) in rows]
+
+
+def drop(connection: Connection, stream: Stream, table: TableId | None = None) -> None:
+    connection.execute(
+        """
+        delete from penstock.copies
+        where (pipeline, destination, source) = (%s, %s, %s) and table_id = coalesce(%s, table_id)
+        """,
+        (*stream.key, table),
+    )
+
+
+def finish(connection: Connection, copy: str, made: FinishedCopy | None) -> None:
+    document = {} if made is None else asdict(made) | {"batch": made.batch.isoformat(), "lsn": str(made.lsn)}
+    found = connection.execute(
+        "update penstock.copies set finished_at = now(), delivery = %s where copy = %s",
+        (json.dumps(document), copy),
+    )
+    if not found.rowcount:
+        raise SnapshotLost("the copy was given up, another one was begun")
+
+
+def take(connection: Connection, copy: str) -> FinishedCopy | None:
+    """A finished copy, which is none any more then; None if it was one of nothing."""
+    row = connection.execute(
+        "delete from penstock.copies where copy = %s and finished_at is not null returning delivery", (copy,)
+    ).fetchone()
+    if row is None:
+        raise SnapshotLost("there is no finished copy of the table at the destination")
+    found = row[0]
+    if not found:
+        return None
+    return FinishedCopy(
+        datetime.fromisoformat(found["batch"]),
+        Lsn.parse(found["lsn"]),
+        found["rows"],
+        Written(**found["data"]),
+        Written(**found["schema"]),
+    )

@@ -1,0 +1,65 @@
+"""Where files are, and what they are called.
+
+A table's folders sort by time, and no two of its batches share one: a batch that comes within the same second
+as the one before is given the next second.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from penstock.model import TableName
+
+STREAMING, FULL, SCHEMA, DDL = "streaming", "full_reload", "schema", "ddl"
+"""Types of file, as the registry names them."""
+
+_TOKENS = {"YYYY": "%Y", "MM": "%m", "DD": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+_TOKEN = re.compile("|".join(_TOKENS))
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\%.:*?"<>|]')
+LONGEST = 200
+"""Bytes of a name in a path; file systems take 255."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    pattern: str
+    timestamp_format: str
+
+    def folder(self, source: str, table: TableName, at: datetime) -> str:
+        """Of a batch, below the base path."""
+        return self.pattern.format(
+            source=encoded(source),
+            schema=encoded(table.schema),
+            table=encoded(table.name),
+            timestamp=at.strftime(self.strftime),
+        )
+
+    def is_batch(self, folder: str) -> bool:
+        """Whether it is called as a batch's folder is."""
+        try:
+            datetime.strptime(folder.rpartition("/")[2], self.strftime)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def strftime(self) -> str:
+        return _TOKEN.sub(lambda found: _TOKENS[found[0]], self.timestamp_format.replace("%", "%%"))
+
+
+def encoded(name: str) -> str:
+    """A name as part of a path: it cannot leave its folder, and no two names become the same."""
+    safe = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", name)
+    if len(safe.encode()) <= LONGEST:
+        return safe
+    kept = safe.encode()[: LONGEST - 20].decode(errors="ignore")
+    return f"{kept}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+
+
+def next_batch(now: datetime, last: datetime | None) -> datetime:
+    """The timestamp of a table's batch that begins now: UTC, whole seconds, later than the last one's."""
+    second = now.astimezone(UTC).replace(microsecond=0, tzinfo=None)
+    return second if last is None else max(second, last + timedelta(seconds=1))

@@ -1,0 +1,267 @@
+"""The registry: what consumers of the files read, in the source's own database, never published.
+
+A file is there for somebody once it is in `file_log`. A table's entries have strictly growing `end_lsn`, and
+appear in that order: who asks for those beyond the last one he saw misses none and sees none twice, and the
+order in which he gets them is the one to apply them in. A file's `end_lsn` is where its last change
+committed (of a full copy, where its snapshot was taken); where that would not be beyond the entry before, it
+is one more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.destinations.files.storage import Written
+from penstock.model import ZERO, Lsn, TableName
+from penstock.model.errors import ConfigError
+from penstock.postgres.connection import Connection
+
+_TABLES = """
+create schema if not exists {schema};
+
+create table if not exists {schema}.file_log (
+    id              bigint      generated always as identity primary key,
+    table_name      text        not null,
+    batch_timestamp timestamp   not null,
+    file_path       text        not null,
+    file_type       varchar(20) not null,
+    start_lsn       pg_lsn      not null,
+    end_lsn         pg_lsn      not null,
+    row_count       bigint      not null,
+    has_ddl         boolean     not null default false,
+    file_size_bytes bigint      not null,
+    sha256          char(64)    not null,
+    created_at      timestamptz not null default now(),
+    unique (table_name, end_lsn)
+);
+
+create table if not exists {schema}.table_state (
+    table_name         text        primary key,
+    current_mode       varchar(20) not null,
+    last_streaming_lsn pg_lsn,
+    reload_export_id   uuid,
+    reload_start_lsn   pg_lsn,
+    complete_through   timestamptz,
+    pipeline           text        not null,
+    destination        text        not null,
+    updated_at         timestamptz not null default now()
+);
+
+create table if not exists {schema}.reload_operations (
+    export_id        uuid        primary key,
+    table_name       text        not null,
+    start_marker_lsn pg_lsn      not null,
+    end_marker_lsn   pg_lsn,
+    status           varchar(20) not null,
+    created_at       timestamptz not null default now()
+);
+
+create table if not exists {schema}.consumers (
+    consumer   text        not null,
+    table_name text        not null,
+    last_lsn   pg_lsn      not null,
+    updated_at timestamptz not null default now(),
+    primary key (consumer, table_name)
+);
+
+create table if not exists {schema}.removals (
+    file_path text primary key
+);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file to be registered."""
+
+    table: TableName
+    batch: datetime
+    type: str
+    file: Written
+    start: Lsn
+    end: Lsn
+    rows: int = 0
+    has_ddl: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The newest entry of a table."""
+
+    end: Lsn = ZERO
+    batch: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    schema: str
+    pipeline: str
+    destination: str
+    enabled: bool = True
+    _last: dict[TableName, Last] = field(default_factory=dict)
+
+    def create(self, connection: Connection) -> None:
+        """Make what is missing; refuse a registry that another destination keeps."""
+        if not self.enabled:
+            return
+        found = connection.execute("select to_regclass(%s) is not null", (f"{self.schema}.removals",))
+        if not (row := found.fetchone()) or not row[0]:
+            connection.execute(self._sql(_TABLES))
+        other = connection.execute(
+            self._sql(
+                "select pipeline, destination from {schema}.table_state"
+                " where (pipeline, destination) <> (%s, %s) limit 1"
+            ),
+            (self.pipeline, self.destination),
+        ).fetchone()
+        if other is not None:
+            raise ConfigError(
+                f"the registry {self.schema} is that of pipeline {other[0]}, destination {other[1]}",
+                remedy="Give this destination a registry of its own: file_registry.schema",
+            )
+
+    def last(self, connection: Connection, table: TableName) -> Last:
+        """Nobody else adds entries: it is asked for once."""
+        if table not in self._last:
+            row = None
+            if self.enabled:
+                row = connection.execute(
+                    self._sql(
+                        "select max(end_lsn)::text, max(batch_timestamp) from {schema}.file_log"
+                        " where table_name = %s"
+                    ),
+                    (str(table),),
+                ).fetchone()
+            found = Last(Lsn.parse(row[0]), row[1]) if row and row[0] else Last()
+            self._last[table] = found
+        return self._last[table]
+
+    def forget_all(self) -> None:
+        self._last.clear()
+
+    def took(self, table: TableName, batch: datetime) -> None:
+        """A batch has this timestamp: the next one gets a later one, whatever becomes of this."""
+        self._last[table] = Last(self._last.get(table, Last()).end, batch)
+
+    def register(
+        self, connection: Connection, entries: Sequence[Entry], shown: Iterable[str]
+    ) -> dict[TableName, Lsn]:
+        """Enter files, which stand in the order in which they are to be applied, under the names that are
+        `shown`; how far each table is with them, to be noted when this is committed."""
+        ends: dict[TableName, Lsn] = {}
+        rows = []
+        for entry, path in zip(entries, shown, strict=True):
+            before = ends.get(entry.table) or self.last(connection, entry.table).end
+            end = max(entry.end, Lsn(before.value + 1))
+            ends[entry.table] = end
+            rows.append(
+                (
+                    str(entry.table),
+                    entry.batch,
+                    path,
+                    entry.type,
+                    str(entry.start),
+                    str(end),
+                    entry.rows,
+                    entry.has_ddl,
+                    entry.file.size,
+                    entry.file.sha256,
+                )
+            )
+        if self.enabled and rows:
+            with connection.cursor() as cursor:
+                cursor.executemany(
+                    self._sql(
+                        """
+                        insert into {schema}.file_log (table_name, batch_timestamp, file_path, file_type,
+                            start_lsn, end_lsn, row_count, has_ddl, file_size_bytes, sha256)
+                        values (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+                        """
+                    ),
+                    rows,
+                )
+        return ends
+
+    def registered(self, ends: dict[TableName, Lsn]) -> None:
+        """That was committed."""
+        for table, end in ends.items():
+            if table in self._last:
+                self._last[table] = Last(end, self._last[table].batch)
+
+    # The state of tables
+
+    def state(
+        self, connection: Connection, table: TableName | str, mode: str, streamed: Lsn | None = None
+    ) -> None:
+        if self.enabled:
+            connection.execute(
+                self._sql(
+                    """
+                    insert into {schema}.table_state as t
+                        (table_name, current_mode, last_streaming_lsn, pipeline, destination)
+                    values (%s, %s, %s, %s, %s)
+                    on conflict (table_name) do update set current_mode = excluded.current_mode,
+                        last_streaming_lsn = coalesce(excluded.last_streaming_lsn, t.last_streaming_lsn),
+                        updated_at = now()
+                    """
+                ),
+                (str(table), mode, str(streamed) if streamed else None, self.pipeline, self.destination),
+            )
+
+    def complete(self, connection: Connection, through: datetime | None) -> None:
+        """Every table that streams has all that committed until then."""
+        if self.enabled and through is not None:
+            connection.execute(
+                self._sql(
+                    "update {schema}.table_state set complete_through = %s, updated_at = now()"
+                    " where current_mode = 'streaming' and complete_through is distinct from %s"
+                ),
+                (through, through),
+            )
+
+    def forget(self, connection: Connection, table: str) -> None:
+        if self.enabled:
+            connection.execute(self._sql("delete from {schema}.table_state where table_name = %s"), (table,))
+
+    def erase(self, connection: Connection) -> None:
+        """Forget the tables; what is known of files stays, as they do."""
+        self.create(connection)
+        if self.enabled:
+            connection.execute(self._sql("delete from {schema}.table_state"))
+            connection.execute(self._sql("delete from {schema}.reload_operations"))
+
+    # Old files
+
+    def expire(self, connection: Connection, days: float) -> None:
+        """Files older than that leave the registry, unless a consumer has still to read them."""
+        connection.execute(
+            self._sql(
+                """
+                with old as (
+                    delete from {schema}.file_log f
+                    where created_at < now() - make_interval(secs => %s)
+                      and not exists (select from {schema}.consumers c
+                                      where c.table_name = f.table_name and c.last_lsn < f.end_lsn)
+                    returning file_path
+                )
+                insert into {schema}.removals select file_path from old on conflict do nothing
+                """
+            ),
+            (days * 86400,),
+        )
+
+    def to_be_removed(self, connection: Connection) -> list[str]:
+        """Files that left the registry, and may still be there."""
+        rows = connection.execute(self._sql("select file_path from {schema}.removals")).fetchall()
+        return [path for (path,) in rows]
+
+    def removed(self, connection: Connection, paths: Sequence[str]) -> None:
+        connection.execute(
+            self._sql("delete from {schema}.removals where file_path = any(%s)"), (list(paths),)
+        )
+
+    def _sql(self, statement: str) -> bytes:
+        """The configuration takes only plain names for a schema."""
+        return statement.replace("{schema}", self.schema).encode()

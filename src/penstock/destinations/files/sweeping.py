@@ -1,0 +1,48 @@
+"""Files that go: those that a crash left behind unregistered, and those that are old enough."""
+
+from __future__ import annotations
+
+import structlog
+
+from penstock.destinations import ledger
+from penstock.destinations.files import copies
+from penstock.destinations.files.books import Books
+from penstock.destinations.files.layout import Layout
+from penstock.destinations.files.storage import Storage
+from penstock.model import TableName
+
+_log = structlog.get_logger("penstock.files")
+
+
+def sweep(storage: Storage, layout: Layout, books: Books) -> None:
+    """Remove what an interrupted batch wrote: folders newer than the newest one that is registered. A table
+    of which nothing is registered is left alone: what is there may be from before our time."""
+    with books.transaction() as connection:
+        kept = set(copies.folders(connection, books.stream))
+        tables = map(TableName.parse, ledger.names(connection, books.stream).values())
+        newest = {table: books.registry.last(connection, table) for table in tables}
+    for table, last in newest.items():
+        if last.batch is None:
+            continue
+        beyond = layout.folder(books.stream.source, table, last.batch)
+        above, _, _ = beyond.rpartition("/")
+        for folder in storage.folders(above):
+            if folder > beyond and folder not in kept and layout.is_batch(folder):
+                _log.info("removed what an interrupted batch left", folder=storage.shown(folder))
+                storage.remove(storage.names(folder))
+
+
+def expire(storage: Storage, books: Books, days: float) -> None:
+    """Remove files that are older than that and that no consumer has still to read. They leave the registry
+    first: a crash in between leaves files that nobody sees, which are removed the next time."""
+    registry = books.registry
+    with books.transaction() as connection:
+        registry.expire(connection, days)
+        found = registry.to_be_removed(connection)
+    if not found:
+        return
+    base = storage.shown("")
+    storage.remove(path.removeprefix(base) for path in found if path.startswith(base))
+    with books.transaction() as connection:
+        registry.removed(connection, found)
+    _log.info("removed old files", files=len(found))

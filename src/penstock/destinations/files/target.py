@@ -1,0 +1,249 @@
+"""Files with a registry as a destination: the driver's part.
+
+Files come first, then, in one transaction at the source, their entries in the registry and how far the stream
+is (`books.py`). What a crash leaves, after each step of a batch:
+1. some files are written, in folders of their own: nobody knows of them; the next start removes them, and the
+   batch, whatever its extent then, is written into other folders;
+2. the transaction is committed: the batch is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from penstock.config import Config, DestinationConfig
+from penstock.config.destinations import FilesOptions
+from penstock.destinations import ledger
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.files import copies, description
+from penstock.destinations.files.books import Books
+from penstock.destinations.files.compression import Compression
+from penstock.destinations.files.copies import FinishedCopy
+from penstock.destinations.files.export import ExportPart, Sheet, export_part, export_rows
+from penstock.destinations.files.layout import FULL, SCHEMA, Layout
+from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.files.storage import Storage
+from penstock.destinations.files.sweeping import expire, sweep
+from penstock.destinations.files.writing import Writer
+from penstock.destinations.ledger import Known, Stream
+from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
+from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
+from penstock.model import Lsn, TableId, TableName
+from penstock.model.errors import PenstockError
+from penstock.postgres import catalog
+from penstock.postgres.connection import connect
+from penstock.postgres.snapshot import join
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.postgres.connection import Connection
+
+CLEANING = 600.0
+"""Seconds between two looks for files that are old enough to go."""
+
+
+class FilesTarget:
+    """A `Target`."""
+
+    remembers = True
+    patient = True
+    renames = False
+
+    def __init__(self, config: Config, destination: DestinationConfig) -> None:
+        self.name = destination.name
+        self._options: FilesOptions = destination.settings(FilesOptions)
+        kept = self._options.file_registry
+        self._storage = Storage(self._options.base, destination.name)
+        self._layout = Layout(self._options.pattern(len(config.sources)), self._options.timestamp_format)
+        self._books = {
+            source.name: Books(
+                source.conninfo(),
+                Stream(config.pipeline, destination.name, source.name),
+                Registry(kept.schema_name, config.pipeline, destination.name, kept.enabled),
+            )
+            for source in config.sources
+        }
+        self._writer: Writer
+        self._cleaned = 0.0
+
+    def open(self, spark: SparkSession) -> None:
+        given = self._options.compression
+        self._writer = Writer(
+            self._storage, self._layout, Compression(given.algorithm, given.level), Workers(spark)
+        )
+        for books in self._books.values():
+            books.open()
+            self._storage.make(anew=self._position(books) is None)
+        self._storage.check()
+        for books in self._books.values():
+            sweep(self._storage, self._layout, books)
+
+    def position(self, source: str) -> Lsn | None:
+        return self._position(self._books[source])
+
+    def _position(self, books: Books) -> Lsn | None:
+        with books.transaction() as connection:
+            return ledger.position(connection, books.stream)
+
+    def recorded(self, source: str) -> Mapping[TableId, Recorded]:
+        books = self._books[source]
+        with books.transaction() as connection:
+            return ledger.recorded(connection, books.stream)
+
+    # Full copies
+
+    def copy_table(self, copy: TableCopy) -> int:
+        delivery = copy.delivery
+        table, books = delivery.table.name, self._books[delivery.source]
+        nothing = copy.rows is None and not copy.ranges
+        with books.aside() as connection:
+            self._abandon(books, connection, delivery.id)
+            batch, folder = self._writer.folder(books, connection, table)
+            copies.begin(connection, books.stream, delivery.id, copy.id, "" if nothing else folder)
+            books.registry.state(connection, table, "reloading")
+        made = None if nothing else self._export(copy, batch, folder)
+        with books.aside() as connection:
+            copies.finish(connection, copy.id, made)
+        return made.rows if made else 0
+
+    def _abandon(self, books: Books, connection: Connection, table: TableId) -> None:
+        """Remove what an earlier copy of the table left that was not handed over."""
+        for folder in copies.folders(connection, books.stream, table):
+            self._storage.remove(self._storage.names(folder))
+        copies.drop(connection, books.stream, table)
+
+    def _export(self, copy: TableCopy, batch: datetime, folder: str) -> FinishedCopy:
+        given = self._options.compression
+        compression = Compression(given.algorithm, given.full)
+        sheet = Sheet(self._storage, folder, compression, copy.delivery.table.column_names)
+        if copy.rows is not None:
+            told = raise_first(export_rows(sheet, copy.rows))
+        else:
+            parts = [
+                ExportPart(sheet, number, copy.conninfo, copy.snapshot, part)
+                for number, part in enumerate(copy.ranges)
+            ]
+            small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
+            told = self._writer.workers.do(export_part, parts, here=small)
+        rows = sum(count for _, count in told)
+        data = sheet.finish(f"{FULL}.csv{compression.suffix}", (number for number, _ in told))
+        with connect(copy.conninfo) as connection:
+            join(connection, copy.snapshot)
+            (described,) = catalog.detailed(connection, [copy.delivery.id])
+        text = description.document(described, copy.delivery, rows, copy.lsn)
+        return FinishedCopy(batch, copy.lsn, rows, data, self._storage.write(f"{folder}/schema.yml", [text]))
+
+    def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
+        self._deliver_table(changes, position, copy)
+
+    def catch_up(self, changes: TableChanges, position: Lsn) -> None:
+        self._deliver_table(changes, position, None)
+
+    def _deliver_table(self, changes: TableChanges, position: Lsn, copy: str | None) -> None:
+        """A table comes to where the stream is: by a copy, if there is one, and by its changes since."""
+        delivery = changes.delivery
+        books, table = self._books[delivery.source], delivery.table.name
+        entries, failed = self._writer.write([changes], books)
+        for error in failed.values():
+            raise error
+        with books.transaction() as connection:
+            ledger.lock(connection, books.stream)
+            known = ledger.known(connection, books.stream).get(delivery.id)
+            if copy is not None:
+                entries = [*_entries_of(table, copies.take(connection, copy)), *entries]
+            ends = self._register(books, connection, entries)
+            before = ledger.names(connection, books.stream).get(delivery.id, str(table))
+            if before != str(table):
+                books.registry.forget(connection, before)
+            copied = copy or (known.copy if known else "")
+            ledger.record(connection, books.stream, delivery, _known(copied, delivery.table.version))
+            books.registry.state(connection, table, "streaming", position)
+        books.registry.registered(ends)
+
+    # The stream
+
+    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+        books = self._books[batch.source]
+        reached = self._position(books)
+        if reached is not None and reached >= batch.end:
+            return []  # it was written before
+        entries, failed = self._writer.write(batch.tables, books)
+        with books.transaction() as connection:
+            ledger.lock(connection, books.stream)
+            ends = self._register(books, connection, entries)
+            known = ledger.known(connection, books.stream)
+            for changes in batch.tables:
+                delivery = changes.delivery
+                copy, error = known[delivery.id].copy, failed.get(delivery.id)
+                now = _known(copy, delivery.table.version)
+                if error is not None:
+                    now = Known(copy, known[delivery.id].version, batch.start, error, made=True)
+                ledger.record(connection, books.stream, delivery, now)
+                mode = "streaming" if error is None else "stopped"
+                books.registry.state(connection, delivery.table.name, mode, ends.get(delivery.table.name))
+            ledger.move(connection, books.stream, batch.end, batch.complete_through)
+            books.registry.complete(connection, batch.complete_through)
+        books.registry.registered(ends)
+        self._clean_up(books)
+        return list(failed.items())
+
+    def _register(
+        self, books: Books, connection: Connection, entries: Sequence[Entry]
+    ) -> dict[TableName, Lsn]:
+        shown = [self._storage.shown(entry.file.path) for entry in entries]
+        return books.registry.register(connection, entries, shown)
+
+    def _clean_up(self, books: Books) -> None:
+        days = self._options.file_registry.cleanup_after_days
+        if days and books.registry.enabled and time.monotonic() - self._cleaned > CLEANING:
+            self._cleaned = time.monotonic()
+            expire(self._storage, books, days)
+
+    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
+        books = self._books[source]
+        with books.transaction() as connection:
+            ledger.hold(connection, books.stream, table, position, why)
+            name = ledger.names(connection, books.stream).get(table)
+            if name is not None:
+                books.registry.state(connection, name, "stopped")
+
+    def forget(self, source: str, table: TableId) -> None:
+        books = self._books[source]
+        with books.transaction() as connection:
+            self._abandon(books, connection, table)
+            name = ledger.names(connection, books.stream).get(table)
+            ledger.forget(connection, books.stream, table)
+            if name is not None:
+                books.registry.forget(connection, name)
+
+    def tear_down(self) -> None:
+        """Files stay, and with them `file_log`, which says where they are."""
+        for books in self._books.values():
+            with books.transaction() as connection:
+                ledger.create(connection)
+                copies.drop(connection, books.stream)
+                ledger.erase(connection, books.stream)
+                books.registry.erase(connection)
+        self.close()
+
+    def close(self) -> None:
+        for books in self._books.values():
+            books.close()
+
+
+def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[Entry]:
+    if copy is None:
+        return []
+    return [
+        Entry(table, copy.batch, SCHEMA, copy.schema, copy.lsn, copy.lsn),
+        Entry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows),
+    ]
+
+
+def _known(copy: str, version: int) -> Known:
+    """A table that stands where the stream stands."""
+    return Known(copy, version, None, None, made=True)

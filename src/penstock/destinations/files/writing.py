@@ -1,0 +1,135 @@
+"""The files of changes: one for each run of a table, written by tasks or by the driver.
+
+A run begins where the table's schema changed. So what came before a change of the schema and what came after
+it are never in one file, and the statements (`ddl.txt`) stand in the folder of what came after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain
+
+from penstock.destinations.files import ddl
+from penstock.destinations.files.books import Books
+from penstock.destinations.files.changes import Lines
+from penstock.destinations.files.compression import Compression
+from penstock.destinations.files.layout import DDL, STREAMING, Layout, next_batch
+from penstock.destinations.files.registry import Entry
+from penstock.destinations.files.storage import Storage, Written
+from penstock.destinations.protocol import Run, TableChanges
+from penstock.destinations.work import Workers, are_few, raise_first
+from penstock.model import Lsn, TableId, TableName
+from penstock.model.errors import PenstockError, Scope
+from penstock.postgres.connection import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesFile:
+    """What is to be written where."""
+
+    storage: Storage
+    folder: str
+    compression: Compression
+    changes: TableChanges
+    run: Run
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{STREAMING}.csv{self.compression.suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChanges:
+    file: Written
+    rows: int
+    start: Lsn
+    end: Lsn
+
+
+def write_changes(job: ChangesFile) -> WrittenChanges | PenstockError | None:
+    """None if there is no change to write. Runs on executors."""
+    try:
+        lines = Lines(job.changes, job.run)
+        blocks = lines.blocks()
+        first = next(blocks, None)
+        if first is None:
+            return None
+        file = job.storage.write(job.path, job.compression.compressed(chain([first], blocks)))
+    except PenstockError as error:
+        return error.at(table=job.run.delivery.table.name)
+    assert lines.first is not None
+    assert lines.last is not None
+    return WrittenChanges(file, lines.rows, lines.first, lines.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """The files of a run: its changes, and the statements before them."""
+
+    batch: datetime
+    job: ChangesFile
+    statements: tuple[ddl.Statement, ...]
+
+    @property
+    def table(self) -> TableId:
+        return self.job.run.delivery.id
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    storage: Storage
+    layout: Layout
+    compression: Compression
+    workers: Workers
+
+    def write(
+        self, tables: Sequence[TableChanges], books: Books
+    ) -> tuple[list[Entry], dict[TableId, PenstockError]]:
+        """Write the files of these changes; what is to be registered, and which tables could not be
+        written. If the error is not one table's, nothing stays."""
+        with books.transaction() as connection:
+            planned = [
+                self._plan(books, connection, changes, run) for changes in tables for run in changes.runs
+            ]
+        said = self.workers.ask(write_changes, [one.job for one in planned], here=are_few(tables))
+        pairs = list(zip(planned, said, strict=True))
+        failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
+        try:
+            raise_first([error for error in failed.values() if error.policy.scope is not Scope.TABLE])
+            entries = [
+                entry for one, told in pairs if one.table not in failed for entry in self._entries(one, told)
+            ]
+        except PenstockError:
+            self.storage.remove_if_possible(
+                told.file.path for told in said if isinstance(told, WrittenChanges)
+            )
+            raise
+        return entries, failed
+
+    def folder(self, books: Books, connection: Connection, table: TableName) -> tuple[datetime, str]:
+        """The timestamp and the folder of a table's next batch."""
+        last = books.registry.last(connection, table)
+        batch = next_batch(datetime.now(UTC), last.batch)
+        books.registry.took(table, batch)
+        return batch, self.layout.folder(books.stream.source, table, batch)
+
+    def _plan(self, books: Books, connection: Connection, changes: TableChanges, run: Run) -> _Planned:
+        table = run.delivery.table.name
+        batch, folder = self.folder(books, connection, table)
+        statements = ddl.statements(connection, table, run.follow, batch) if run.follow else []
+        job = ChangesFile(self.storage, folder, self.compression, changes, run)
+        return _Planned(batch, job, tuple(statements))
+
+    def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[Entry]:
+        job, batch, has_ddl = planned.job, planned.batch, bool(planned.statements)
+        table, start = job.run.delivery.table.name, job.changes.start
+        if has_ddl:
+            text = ddl.text(table, batch, planned.statements)
+            file = self.storage.write(f"{job.folder}/{DDL}.txt", [text])
+            yield Entry(table, batch, DDL, file, start, start, has_ddl=True)
+        if written is not None:
+            yield Entry(
+                table, batch, STREAMING, written.file, written.start, written.end, written.rows, has_ddl
+            )

@@ -1,0 +1,20 @@
+"""Two databases on the shared server: a source and a destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.embedded.postgres import PostgresServer
+from tests.bed import Database, fresh_database
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    return database
+
+
+@pytest.fixture
+def destination(server: PostgresServer) -> Iterator[Database]:
+    yield from fresh_database(server)
