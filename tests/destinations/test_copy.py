@@ -13,7 +13,7 @@ from penstock.destinations.postgres import PostgresTarget, copying
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.destinations.postgres.types import BINARY
 from penstock.destinations.protocol import Kind, SchemaChange, TableCopy
-from penstock.model import Column, TableId
+from penstock.model import Column, TableId, TableName
 from penstock.model.errors import PenstockError, RowRefused, SnapshotLost
 from penstock.postgres.snapshot import Snapshot
 from penstock.postgres.types import TypeCatalog
@@ -148,6 +148,20 @@ def test_a_row_that_cannot_be_copied_is_told(given: Given, source: Database) -> 
 def recopied(given: Given, source: Database, target: PostgresTarget, id: str) -> None:
     given.copy(target, source, USERS.id, id)
     target.hand_over(id, given.changes(USERS.id, given.start, given.start), given.start)
+
+
+def test_a_table_that_is_renamed_after_its_copy_is_handed_over_under_its_new_name(
+    given: Given, source: Database
+) -> None:
+    target = given.target()
+    given.copy(target, source, USERS.id)
+    before = given.deliveries[USERS.id].target
+    named = replace(USERS, name=TableName("public", "people"), version=2)
+    given.evolve(named, SchemaChange(target=before), target=TableName("app", "people"))
+    end = given.spool.insert(named, ("5001", "new", "1.50")).commit()
+    target.hand_over("first", given.changes(USERS.id, given.start, end), end)
+    assert source.query("select count(*) from app.people") == [(5001,)]
+    assert source.query("select to_regclass('app.users')") == [(None,)]
 
 
 def test_a_second_copy_takes_the_place_of_the_first_and_follows_the_schema(

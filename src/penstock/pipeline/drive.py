@@ -66,6 +66,7 @@ class Drive:
     def start(self, spark: SparkSession) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
+        self._store.waits(self._feed.name, self._destination.name, self._waits_for)  # not what a run before did
         with explained():
             spark.dataSource.register(ranges.Ranges)
             self._query = (

@@ -19,7 +19,7 @@ from penstock.destinations.postgres.append import additions, without_deletes
 from penstock.destinations.postgres.follow import follow, rekey
 from penstock.destinations.postgres.fresh import Fresh
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.protocol import Run, TableChanges
+from penstock.destinations.protocol import Run, SchemaChange, TableChanges
 from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
 from penstock.spark.net import Net, net_changes
@@ -54,8 +54,8 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
         if first is None and run.slices and before.table is not None:
             continue  # all of it is in the copy, which may have another schema already
         if _is_new(changes.runs[number:], before):
-            if run.follow and not _is_same(before.table, run.delivery.table):
-                follow(connection, at, run.follow)
+            if run.follow:
+                follow(connection, at, _left_to_do(run.follow, before.table, run.delivery.table))
             rekey(connection, at)
             before = Followed(run.delivery.table.version, before.table and run.delivery.table)
         steps = _steps(at, chain([first] if first is not None else [], rows))
@@ -84,10 +84,11 @@ def _is_new(runs: Sequence[Run], before: Followed) -> bool:
     return all(run.delivery.table.version != before.version for run in runs)
 
 
-def _is_same(table: TableSchema | None, other: TableSchema) -> bool:
-    if table is None:
-        return False
-    return [(c.name, c.type) for c in table.columns] == [(c.name, c.type) for c in other.columns]
+def _left_to_do(change: SchemaChange, copied: TableSchema | None, to: TableSchema) -> SchemaChange:
+    """A copy may have the new columns already; what it is called is another matter."""
+    if copied is None or [(c.name, c.type) for c in copied.columns] != [(c.name, c.type) for c in to.columns]:
+        return change
+    return SchemaChange(target=change.target)
 
 
 def _steps(place: Place, chunked: Iterable[list[pa.RecordBatch]]) -> Iterator[Step]:
