@@ -17,7 +17,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -c 'from penstock.capture.decoder import warm_up; warm_up()'
 	@touch $@
 
-demo: $(READY)  ## an embedded PostgreSQL with a live shop, followed through Spark
+demo: $(READY)  ## an embedded PostgreSQL with a live shop, delivered to files
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(READY)  ## the tests, on real servers

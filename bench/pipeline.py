@@ -48,10 +48,15 @@ class Copied:
 class Pipeline:
     """A pipeline with a slot, a spool, a state and a destination database of its own name."""
 
-    def __init__(self, servers: Servers, name: str = "ours", interval: str = "1s") -> None:
+    def __init__(
+        self, servers: Servers, name: str = "ours", interval: str = "1s", *, files: bool = False
+    ) -> None:
         self.database = name
         self._servers = servers
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir="/tmp"))
+        self.files = self.folder / "files"
+        """Where a pipeline to files writes them."""
+        self._to_files = files
         self._state = f"sqlite:///{self.folder / 'state.db'}"
         self._file = self.folder / "pipeline.yaml"
         self._file.write_text(yaml.safe_dump(self._configuration(interval)))
@@ -69,13 +74,7 @@ class Pipeline:
                     "ddl_capture": "off",
                 }
             ],
-            "destinations": [
-                {
-                    "name": "destination",
-                    "type": "postgres",
-                    "dsn": _url(self._servers.destination.port, self.database),
-                }
-            ],
+            "destinations": [{"name": "destination", **self._destination()}],
             "batch_control": {"interval": interval},
             "spool": {"path": str(self.folder / "spool")},
             "state": {"url": self._state},
@@ -86,6 +85,11 @@ class Pipeline:
             "monitoring": {"port": 0},
             "retry": {"initial": "100ms"},
         }
+
+    def _destination(self) -> dict[str, object]:
+        if self._to_files:
+            return {"type": "files", "base_path": str(self.files)}
+        return {"type": "postgres", "dsn": _url(self._servers.destination.port, self.database)}
 
     @property
     def pid(self) -> int:
@@ -185,6 +189,7 @@ class Pipeline:
                 )
                 publication = sql.Identifier(self._slot)
                 connection.execute(sql.SQL("drop publication if exists {}").format(publication))
+                connection.execute("drop schema if exists cdc_registry, penstock cascade")
             self._servers.drop_database(self.database)
             shutil.rmtree(self.folder, ignore_errors=True)
 

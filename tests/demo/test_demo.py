@@ -32,7 +32,7 @@ def folder() -> Iterator[Path]:
 
 def test_the_demo_proves_source_and_stream_equal(folder: Path) -> None:
     done = subprocess.run(
-        [*DEMO, "--seconds", "3", "--rows", "500", "--keep", folder],
+        [*DEMO, "--to", "spark", "--seconds", "3", "--rows", "500", "--keep", folder],
         capture_output=True,
         text=True,
         check=False,
@@ -53,9 +53,10 @@ def test_a_difference_is_said_and_is_a_failure() -> None:
     assert "NOT equal" in printed.getvalue()
 
 
-def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path) -> None:
+@pytest.mark.parametrize("to", ["files", pytest.param("postgres", marks=pytest.mark.slow)])
+def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path, to: str) -> None:
     done = subprocess.run(
-        [*DEMO, "--to", "postgres", "--seconds", "2", "--rows", "300", "--keep", folder],
+        [*DEMO, "--to", to, "--seconds", "2", "--rows", "300", "--keep", folder],
         capture_output=True,
         text=True,
         check=False,

@@ -26,7 +26,7 @@ from tests.bed import Database
 ABOUT = ["_op", "_commit_lsn", "_lsn", "_seq", "_xid", "_committed_at", "_unchanged"]
 
 _NEW = """
-select end_lsn::text, file_type, file_path, row_count, sha256, file_size_bytes
+select end_lsn, file_type, file_path, row_count, sha256, file_size_bytes
 from cdc_registry.file_log
 where table_name = %s and end_lsn > %s order by end_lsn
 """
@@ -39,7 +39,7 @@ def unpacked(path: str) -> bytes:
     if path.endswith(".gz"):
         return gzip.decompress(data)
     if path.endswith(".zst"):
-        return b"".join(zstandard.ZstdDecompressor().read_to_iter(data, read_across_frames=True))
+        return zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
     return data
 
 
@@ -115,14 +115,14 @@ class Consumer:
             case "schema":
                 self._keys[table] = make(connection, yaml.safe_load(text))
             case "full_reload":
-                name = self._name(path, connection)
+                name = self._name(path)
                 assert fill(connection, name, text) == rows, path
             case "ddl":
                 connection.execute(text.encode())
             case "streaming":
                 self._apply(connection, path, table, text, rows)
 
-    def _name(self, path: str, connection: psycopg.Connection[Any]) -> sql.Identifier:
+    def _name(self, path: str) -> sql.Identifier:
         described = yaml.safe_load((Path(path).parent / "schema.yml").read_text())["table"]
         return sql.Identifier(described["schema"], described["name"])
 

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, SourceConfig
+from penstock.config.tables import HISTORY
 from penstock.model import TableName
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
-from penstock.postgres import catalog, publication
+from penstock.postgres import catalog, ddl, publication
 from penstock.postgres.connection import Connection, connect
 from penstock.spool import manifest
 from penstock.spool.writer import is_captured
@@ -69,6 +70,8 @@ def adjust(connection: Connection, source: SourceConfig) -> list[str]:
 
 
 def _ensure(connection: Connection, source: SourceConfig, tables: list[TableName]) -> list[str]:
+    if source.ddl_capture != "off" and ddl.is_installed(connection):
+        tables = [*tables, HISTORY]
     return publication.ensure(
         connection, source.publication_name, tables, create=source.replication.create_publication
     )

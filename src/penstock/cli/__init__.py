@@ -13,8 +13,10 @@ import typer
 from penstock import __version__
 from penstock.cli.check import check
 from penstock.cli.demo import demo
+from penstock.cli.reload import reload
 from penstock.cli.retry import retry
 from penstock.cli.run import run
+from penstock.cli.snowflake import snowflake
 from penstock.cli.status import status
 from penstock.cli.tail import tail
 from penstock.cli.teardown import teardown
@@ -29,7 +31,9 @@ app.command()(demo)
 app.command()(check)
 app.command()(run)
 app.command()(status)
+app.command()(reload)
 app.command()(retry)
+app.command()(snowflake)
 app.command()(tail)
 app.command()(teardown)
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class To(StrEnum):
+    FILES = "files"
     POSTGRES = "postgres"
+    SPARK = "spark"
 
 
 def demo(
@@ -29,19 +31,20 @@ def demo(
         Path | None, typer.Option(help="Keep everything in this folder, to look at it afterwards.")
     ] = None,
     to: Annotated[
-        To | None, typer.Option(help="Deliver it there, by a whole pipeline; without it: a Spark stream.")
-    ] = None,
+        To, typer.Option(help="Where a pipeline delivers it; `spark`: a stream of your own, without one.")
+    ] = To.FILES,
 ) -> None:
-    """Follow a live shop through Spark, then prove that source and stream, or destination, are equal.
+    """Deliver a live shop's changes, then prove that source and destination are equal.
 
     Example: penstock demo --to postgres --seconds 60 --keep /tmp/shop
     """
     from penstock import logs
     from penstock.demo.delivery import DeliveryDemo
+    from penstock.demo.ends import FilesEnd, PostgresEnd
     from penstock.demo.run import Demo
 
     logs.to_stderr(logging.WARNING)
-    end = "destination" if to else "stream"
+    end = "stream" if to is To.SPARK else "destination"
     console = Console(highlight=False)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise typer.BadParameter(f"{keep} is not empty")
@@ -49,8 +52,15 @@ def demo(
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     try:
-        kind = DeliveryDemo if to else Demo
-        running = kind(folder, lambda text: console.print(f"[dim]{text} …[/]"))
+
+        def tell(text: str) -> None:
+            console.print(f"[dim]{text} …[/]")
+
+        running = (
+            Demo(folder, tell)
+            if to is To.SPARK
+            else DeliveryDemo(folder, tell, FilesEnd if to is To.FILES else PostgresEnd)
+        )
         seen: list[Progress] = []
         with console.status("") as status:
 
@@ -58,7 +68,7 @@ def demo(
                 if not seen:
                     console.print(
                         "The shop trades. In another terminal: "
-                        f"penstock {'status' if to else 'tail'} {running.file}",
+                        f"penstock {'tail' if to is To.SPARK else 'status'} {running.file}",
                         soft_wrap=True,
                     )
                 seen.append(progress)

@@ -39,6 +39,8 @@ def _pattern(given: str) -> str:
     found = re.findall(r"{([^{}]*)}", given)
     if not {"schema", "table"} <= set(found) <= {"source", "schema", "table", "timestamp"}:
         raise ValueError("expected {schema}, {table}, {timestamp} and, of several sources, {source}")
+    if re.search(r"}[^./{]*{", given):
+        raise ValueError("expected a dot or a slash between names, so that no two tables share a folder")
     if not given.endswith("/{timestamp}") or found.count("timestamp") != 1 or ".." in given.split("/"):
         raise ValueError("expected a pattern that ends in /{timestamp}: a batch has a folder of its own")
     return given.lstrip("/")

@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
-from penstock.config.destinations import OPTIONS, FilesOptions, Options
+from penstock.config.destinations import OPTIONS, FilesOptions, Options, ReloadOptions
 from penstock.config.quantities import Megabytes, Seconds
 from penstock.config.tables import Pattern, TablesConfig
 from penstock.model.errors import ConfigError
@@ -274,6 +274,13 @@ class Config(Section):
             return found[0]
         names = ", ".join(source.name for source in self.sources)
         raise ConfigError(f"expected one of the sources {names}{f', found {name}' if name else ''}")
+
+    def marker_for(self, source: SourceConfig) -> str | None:
+        """How markers of reloads begin, if the source is to record its schema changes; None: it is not."""
+        found = [d._settings for d in self.destinations if isinstance(d._settings, FilesOptions)]
+        if source.ddl_capture == "off" or (source.ddl_capture == "auto" and not found):
+            return None
+        return (found[0].reload_coordination if found else ReloadOptions()).marker_prefix
 
     @model_validator(mode="after")
     def _names(self) -> Config:

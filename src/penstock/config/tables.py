@@ -16,6 +16,8 @@ from penstock.model import TableName
 
 SYSTEM_SCHEMAS = ("pg_*", "information_schema", "cdc_registry", "penstock")
 """Never captured: PostgreSQL's own, and ours."""
+HISTORY = TableName("public", "ddl_history")
+"""Where schema changes are recorded (`postgres/ddl.py`): captured, but not as one of the tables."""
 
 _QUOTED = r'"(?:[^"]|"")+"'
 _PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)({_QUOTED}|[^"]+)|({_QUOTED}|[^".]+)')
@@ -50,13 +52,13 @@ class TablesConfig(BaseModel):
     _registries: frozenset[str] = PrivateAttr(frozenset())
     """Schemas of registries that our own destinations keep in the source's database."""
 
-    def are_ours(self, schema: str) -> bool:
-        """Whether the tables of a schema are PostgreSQL's own, or what we keep there."""
-        system = any(fnmatchcase(schema, system) for system in SYSTEM_SCHEMAS)
-        return system or schema in self._registries
+    def is_ours(self, table: TableName) -> bool:
+        """Whether a table is PostgreSQL's own, or one that we keep there."""
+        system = any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS)
+        return system or table.schema in self._registries or table == HISTORY
 
     def matches(self, table: TableName) -> bool:
-        if self.are_ours(table.schema):
+        if self.is_ours(table):
             return False
         if table.schema in self.exclude_schemas or _any(self.exclude, table):
             return False

@@ -1,4 +1,4 @@
-"""The demo of a whole pipeline: a shop under load, delivered to a second PostgreSQL, compared at the end.
+"""The demo of a whole pipeline: a shop under load, delivered to a destination, compared at the end.
 
 The shop has its rows before the pipeline starts, and goes on trading while they are copied.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from penstock.capture.heartbeat import mark
 from penstock.config import Config, load
 from penstock.demo import shop
+from penstock.demo.ends import End
 from penstock.demo.proof import checksums
 from penstock.demo.run import Progress, Verdict
 from penstock.embedded.postgres import PostgresServer
@@ -30,8 +31,7 @@ sources:
     tables: {{include: ["public.*"]}}
 destinations:
   - name: warehouse
-    type: postgres
-    dsn: {destination}
+    {destination}
 batch_control: {{interval: 200ms}}
 spool: {{path: {folder}/spool}}
 state: {{url: "sqlite:///{folder}/state.db"}}
@@ -41,25 +41,24 @@ state: {{url: "sqlite:///{folder}/state.db"}}
 class DeliveryDemo:
     problems: tuple[str, ...] = ()
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, tell: Callable[[str], None], end: Callable[[Path], End]) -> None:
         self.folder = folder.absolute()
         self.file = self.folder / "shop.yaml"
         self._tell = tell
         self._source = PostgresServer(self.folder / "postgres")
-        self._destination = PostgresServer(self.folder / "warehouse")
+        self._end = end(self.folder)
         self._stop = threading.Event()
         self._error: BaseException | None = None
 
     def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
-        self._tell("Starting two PostgreSQL servers")
+        self._tell("Starting PostgreSQL")
         self._source.start()
-        self._destination.start()
         try:
-            config = self._configure()
+            config = self._configure(self._end.start())
             with connect(config.sources[0].conninfo()) as connection:
                 shop.create(connection)
                 shop.seed(connection, rows)
-            self._tell("Starting the pipeline")
+            self._tell(f"Starting the pipeline, to {self._end.what}")
             thread = threading.Thread(target=self._deliver, args=(config,))
             thread.start()
             try:
@@ -71,16 +70,11 @@ class DeliveryDemo:
             return self._compare(config)
         finally:
             self._source.stop()
-            self._destination.stop()
+            self._end.stop()
 
-    def _configure(self) -> Config:
-        dsn = "postgresql://postgres@127.0.0.1:{}/postgres"
-        text = _CONFIG.format(
-            file=self.file,
-            folder=self.folder,
-            source=dsn.format(self._source.port),
-            destination=dsn.format(self._destination.port),
-        )
+    def _configure(self, destination: str) -> Config:
+        dsn = f"postgresql://postgres@127.0.0.1:{self._source.port}/postgres"
+        text = _CONFIG.format(file=self.file, folder=self.folder, source=dsn, destination=destination)
         self.file.write_text(text)
         return load(self.file)
 
@@ -113,11 +107,10 @@ class DeliveryDemo:
         return position is not None and Lsn.parse(position) > end
 
     def _compare(self, config: Config) -> list[Verdict]:
-        with (
-            connect(config.sources[0].conninfo()) as source,
-            connect(self._destination.dsn()) as destination,
-        ):
-            there, here = checksums(source, shop.TABLES), checksums(destination, shop.TABLES)
+        source = config.sources[0].conninfo()
+        with connect(source) as connection:
+            there = checksums(connection, shop.TABLES)
+        here = self._end.checksums(source)
         return [Verdict(table, there[table], here[table]) for table in shop.TABLES]
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableName, TableSchema
+from penstock.model.ddl import DdlEvent, Marker
 from penstock.model.errors import UnknownTable
 from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
 from penstock.spark import plan
@@ -44,6 +45,10 @@ class ChangeBatch:
     """The time up to which everything that committed has been delivered, when this batch has."""
     messages: tuple[Slice, ...] = ()
     """Logical messages (`pg_logical_emit_message`)."""
+    ddl: tuple[DdlEvent, ...] = ()
+    """Schema changes of these tables, as the source recorded them."""
+    markers: tuple[Marker, ...] = ()
+    """What asks for reloads of tables."""
     spark: SparkSession | None = None
     """On the driver only."""
 

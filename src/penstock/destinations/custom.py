@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 class CustomTarget:
     remembers = False
-    patient = False
-    renames = True
+    is_log = False
 
     def __init__(self, name: str, destination: Destination) -> None:
         self.name = name

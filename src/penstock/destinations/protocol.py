@@ -10,6 +10,7 @@ All values here travel to Spark's executors.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -141,6 +142,30 @@ class TableCopy:
         return f"TableCopy({self.delivery.table.name}, {len(self.ranges)} ranges)"
 
 
+class ReloadStatus(StrEnum):
+    QUEUED = "queued"
+    ACTIVE = "active"
+    EXPORTED = "exported"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """A full copy of a table that was asked for by a marker in the stream."""
+
+    export_id: uuid.UUID
+    table: TableId
+    name: TableName
+    status: ReloadStatus
+    external: bool
+    """Whether whoever asked makes the copy himself."""
+    ended: bool = False
+    """Whether END was seen."""
+    snapshot: str | None = None
+    """Of an external one that has ended: what its snapshot saw, if that was told."""
+    rows: int = 0
+
+
 class Destination(Protocol):
     """A destination that users write."""
 
@@ -162,11 +187,9 @@ class Target(Protocol):
     name: str
     remembers: bool
     """Whether it keeps its position with its data: a replayed batch is recognised there."""
-    patient: bool
-    """Whether a batch waits for its interval although there is much to deliver: of few large ones its readers
-    have more than of many small ones."""
-    renames: bool
-    """Whether a table that gets another name or key goes on as it is; otherwise it is copied anew."""
+    is_log: bool
+    """Whether it keeps what happened, rather than what is: batches wait for their interval although there is
+    much to deliver, a table with another name or key begins with a new copy, and schema changes are told."""
 
     def open(self, spark: SparkSession) -> None:
         """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""

@@ -33,8 +33,8 @@ class Changes:
     tables: Tables
     store: Store
     manifest: Manifest
-    renames: bool
-    """Whether the destination follows a table to another name or key."""
+    for_log: bool
+    """Whether they are for a destination that begins anew with a table of another name or key."""
 
     def __post_init__(self) -> None:
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
@@ -132,7 +132,7 @@ class Changes:
     def _change(
         self, followed: TableSchema, schema: TableSchema, state: TableState, facts: Facts | None
     ) -> SchemaChange | CopyAnew:
-        if not self.renames:
+        if self.for_log:
             if followed.name != schema.name:
                 return CopyAnew(f"it was called {followed.name} before")
             detail = evolution.remember(state.detail, schema, facts)

@@ -66,7 +66,8 @@ class Drive:
     def start(self, spark: SparkSession) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
-        self._store.waits(self._feed.name, self._destination.name, self._waits_for)  # not what a run before did
+        # What a run before waited for, if that was killed, is nothing to wait for now.
+        self._store.waits(self._feed.name, self._destination.name, self._waits_for)
         with explained():
             spark.dataSource.register(ranges.Ranges)
             self._query = (
@@ -138,7 +139,7 @@ class Drive:
 
     def _tell(self, error: PenstockError | None) -> None:
         """Let everybody know that the destination is waited for, or that it goes on."""
-        if str(error) == str(self._waits_for):
+        if _same(error, self._waits_for):
             return
         self._waits_for = error
         if error is None:
@@ -162,3 +163,10 @@ class Drive:
             self._tell(None)
         finally:
             self._lock.release()
+
+
+def _same(one: PenstockError | None, other: PenstockError | None) -> bool:
+    """Whether two errors say the same of the same thing, if not of the same file."""
+    if one is None or other is None:
+        return one is other
+    return (type(one), one.reason) == (type(other), other.reason)

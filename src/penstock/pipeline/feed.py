@@ -32,11 +32,12 @@ from penstock.capture import launch
 from penstock.capture.launch import CaptureProcess
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
+from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolInUse, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
-from penstock.postgres import slot
+from penstock.postgres import ddl, slot
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
@@ -74,6 +75,10 @@ class Feed:
         self.lost: SlotLost | None = None
         """Why the slot is to be made anew, while that is not done."""
         self.error: PenstockError | None = None
+        self.history: TableId | None = None
+        """The table in which schema changes come, if they do."""
+        self.marker = config.marker_for(source)
+        """How markers of reloads begin, if schema changes are to be recorded at all."""
         self._let_go = False
         self._capture: CaptureProcess | None = None
         self._backoff = Backoff(config.retry.initial, config.retry.max)
@@ -90,6 +95,7 @@ class Feed:
 
         To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
         """
+        self._record_ddl()
         for done in launch.prepare(self.source):
             self._log.info(done)
         self._begin()
@@ -103,6 +109,17 @@ class Feed:
             self._end_capture()
             if not self._is_to_be_replaced(error):
                 raise
+
+    def _record_ddl(self) -> None:
+        """Have the source record schema changes, where that is wanted and may be."""
+        if self.marker is None:
+            return
+        with connect(self.spec.conninfo) as connection:
+            if ddl.install(connection, self.marker):
+                return
+        if self.source.ddl_capture == "on":
+            raise ddl.denied()
+        self._log.info("schema changes show with a table's next change: the role may not create triggers")
 
     def _begin(self) -> None:
         """Look at the tables, then start the capture, which makes a slot where there is none."""
@@ -201,8 +218,9 @@ class Feed:
             self._log.info(done)
         known = self._found.tables if self._found else {}
         published = facts.gather(connection, self.source.publication_name, unsized=known)
-        ours = self.source.tables.are_ours  # a publication of all tables has them, too
-        tables = {id: table for id, table in published.items() if not ours(table.schema.name.schema)}
+        ours = self.source.tables.is_ours  # a publication of all tables has them, too
+        tables = {id: table for id, table in published.items() if not ours(table.schema.name)}
+        self.history = next((id for id, table in published.items() if table.schema.name == HISTORY), None)
         return Found(tables, facts.wal_position(connection))
 
     # A lost slot

@@ -32,7 +32,7 @@ from penstock.model.errors import EngineLost, PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline.copying import Copier
 from penstock.pipeline.feed import Feed
-from penstock.pipeline.stream import Stream
+from penstock.pipeline.stream import RELOAD, Stream
 from penstock.pipeline.tables import to_be_copied
 from penstock.postgres.connection import connect
 from penstock.spark.daemon import PRELOAD
@@ -158,6 +158,8 @@ class Pipeline:
             for state in store.tables():
                 if request.kind == "retry" and asked_for(state, request):
                     store.update(state.key, _asked_again, "asked to retry")
+                if request.kind == "reload" and asked_for(state, request):
+                    store.update(state.key, _asked_to_reload)
             store.done(request)
         for state in store.tables():
             if state.phase is Phase.DATA_SYNC:
@@ -274,10 +276,17 @@ def _asked_again(state: TableState) -> TableState | None:
     return again if state.phase is Phase.ERRORED else None
 
 
+def _asked_to_reload(state: TableState) -> TableState | None:
+    """The stream does it between two batches."""
+    return replace(state, detail={**state.detail, RELOAD: True}) if state.phase.streams else None
+
+
 def _copied(done: int, state: TableState) -> TableState | None:
     return replace(state, copied_bytes=done) if state.phase is Phase.DATA_SYNC else None
 
 
 def asked_for(state: TableState, request: Request) -> bool:
     patterns = request.what.get("tables") or ["*.*"]
+    if request.what.get("source", state.key.source) != state.key.source:
+        return False
     return any(matches(pattern, state.name) for pattern in patterns)

@@ -23,21 +23,28 @@ import structlog
 from pyspark.sql import SparkSession
 
 from penstock.config import Config
+from penstock.config.destinations import FilesOptions
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
+from penstock.model.ddl import START, Marker
 from penstock.model.errors import PenstockError, Scope
 from penstock.model.phases import Phase
+from penstock.model.visibility import Visibility
+from penstock.pipeline import history
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, replaced
 from penstock.pipeline.feed import Feed, Found
+from penstock.pipeline.reload import Reloads
 from penstock.pipeline.tables import Tables
 from penstock.pipeline.transform import Transforms
 from penstock.spark.plan import Slice
 from penstock.state.store import Store, TableState
 
+RELOAD = "reload"
+"""In a table's `detail`: it is to be copied anew."""
 TOLD = 5.0
 """Seconds between two notes of an idle stream's progress."""
 
@@ -50,13 +57,14 @@ class Stream:
         self.target = target
         self.config = destination
         self.position = ZERO
-        self.patient = target.patient
+        self.patient = target.is_log
         self._pipeline = config
         self._store = store
         self._manifest = feed.open()
         self.tables = Tables(store, self._manifest, feed.name, destination)
-        self.changes = Changes(feed, self.tables, store, self._manifest, target.renames)
+        self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
         self.drive = Drive(config, feed, destination, store, self)
+        self.reloads = reloads_of(self, feed, target, destination)
         self.transforms: Transforms
         self._told = 0.0
         self._aligned = False
@@ -141,8 +149,14 @@ class Stream:
     def apply(self, end: Lsn) -> None:
         begun, start = time.monotonic(), self.position
         found_parts = self.changes.parts(start, end)
+        told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
+        markers = history.markers(told, self.feed.marker)
         self._take_in(found_parts.keys())
+        if self.reloads is None:
+            self._reload_all(markers)
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
+        if self.target.is_log:
+            found_parts = {event.table: [] for event in told if event.table is not None} | found_parts
         chosen, after = [], []
         for table, parts in found_parts.items():
             found = self._choose(streaming[table], parts, start) if table in streaming else None
@@ -154,7 +168,9 @@ class Stream:
         complete = self.feed.complete_through(end)
         messages = () if self.target.remembers else self.changes.messages(start, end)
         if chosen or messages or self.target.remembers:  # it is to remember how far it came, in any case
-            batch = ChangeBatch(self.feed.name, start, end, tuple(chosen), complete, messages)
+            batch = ChangeBatch(
+                self.feed.name, start, end, tuple(chosen), complete, messages, tuple(told), tuple(markers)
+            )
             failed = dict(self.target.write(batch))
         for state in after:
             error = failed.get(state.key.table)
@@ -164,6 +180,8 @@ class Stream:
                 self.tables.put(state)
                 self._followed[state.key.table] = end
         self._advance(end, complete, rows)
+        if self.reloads is not None:
+            self.reloads.seen(markers)
         self.transforms.clean_up()
         if chosen:
             seconds = round(time.monotonic() - begun, 3)
@@ -216,6 +234,8 @@ class Stream:
             return
         if self.feed.found is not self._seen:
             self._look_at_tables(self.feed.found)
+        if self.reloads is not None:
+            self.reloads.settle()
         reached = self.reached()
         now = datetime.now(UTC)
         for state in list(self.tables):
@@ -223,6 +243,8 @@ class Stream:
                 self._hand_over(state, reached)
             elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
                 self._retry(state, reached)
+            elif state.phase.streams and state.detail.get(RELOAD):
+                self._copy_anew(state, "asked to reload")
             elif state.phase.streams:
                 self._follow(state, reached)
             if state.key.table in self._leaving and self._leaving[state.key.table] <= reached:
@@ -303,6 +325,36 @@ class Stream:
         changes, after = found
         self._guard(state, lambda: self.target.catch_up(self._transformed(changes), reached), after)
 
+    # Reloads
+
+    def _reload_all(self, markers: Iterable[Marker]) -> None:
+        """A destination that keeps no books of reloads copies the tables anew, with the store for witness."""
+        for marker in markers:
+            if marker.action == START and not marker.external and self.is_streaming(marker.table):
+                self.reload(marker.table, f"reload {marker.export_id}")
+
+    def is_streaming(self, table: TableId) -> bool:
+        state = self.tables.get(table)
+        return state is not None and state.phase.streams
+
+    def reload(self, table: TableId, why: str) -> None:
+        state = self.tables.get(table)
+        assert state is not None
+        self._copy_anew(state, why)
+
+    def wait(self, table: TableId, copy: str) -> None:
+        state = self.tables.get(table)
+        assert state is not None
+        self.target.hold(self.feed.name, table, self.position, PenstockError("it waits for a copy"))
+        waiting = replace(state, phase=Phase.FINISHED_COPY, copy=copy, position=self.position, snapshot=None)
+        self.tables.hold_at(waiting, self.position)
+        self.tables.put(replace(waiting, snapshot_lsn=None), "somebody else copies it")
+
+    def go_on(self, table: TableId, seen: Visibility | None) -> None:
+        state = self.tables.get(table)
+        if state is not None and state.phase is Phase.FINISHED_COPY:
+            self.tables.put(replace(state, snapshot=seen, snapshot_lsn=self.position), "it was copied")
+
     # Tables that come and go
 
     def _look_at_tables(self, found: Found) -> None:
@@ -335,3 +387,11 @@ class Stream:
         self.target.forget(self.feed.name, state.key.table)
         self.tables.remove(state)
         self._leaving.pop(state.key.table)
+
+
+def reloads_of(stream: Stream, feed: Feed, target: Target, destination: DestinationConfig) -> Reloads | None:
+    """Of a destination that keeps books of them, at a source that tells of them."""
+    if not target.is_log or feed.marker is None:
+        return None
+    most = destination.settings(FilesOptions).reload_coordination.max_concurrent
+    return Reloads(feed.name, feed.spec.conninfo, target, stream, feed.marker, most)

@@ -14,7 +14,7 @@ from penstock.capture.launch import spool_of
 from penstock.config import Config
 from penstock.destinations.make import make
 from penstock.model.errors import SpoolInUse
-from penstock.postgres import publication, slot
+from penstock.postgres import ddl, publication, slot
 from penstock.postgres.connection import connect
 from penstock.spool.writer import captured_by
 from penstock.state.store import Store
@@ -41,6 +41,8 @@ def remove(config: Config) -> Iterator[str]:
                     yield f"dropped slot {source.slot_name}"
                 if publication.drop(connection, source.publication_name):
                     yield f"dropped publication {source.publication_name}"
+                if source.ddl_capture != "off" and ddl.remove(connection):
+                    yield "dropped the event triggers that record schema changes"
             if spool.exists():
                 shutil.rmtree(spool)
                 yield f"removed spool {spool}"

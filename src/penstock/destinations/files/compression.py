@@ -20,7 +20,6 @@ GZIP_WINDOW = 31
 """zlib's way to ask for gzip's own header."""
 FAST = 3
 """Up to this level isal compresses: five times as fast as zlib-ng, a quarter larger."""
-_PIECE = 1 << 18
 
 
 class Compressor(Protocol):

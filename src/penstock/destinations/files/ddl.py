@@ -1,13 +1,12 @@
 """Schema changes as SQL: `ddl.txt`.
 
-Where the source tells its own statements those are written; where it does not, what became of the columns is
-put into statements again. Either way whoever runs them on the table as it was gets the table that the changes
-after them are for.
+What became of the columns is put into statements: whoever runs them on the table as it was gets the table
+that the changes after them are for. What the source recorded stands there as comments, with its time and
+tag: a command of somebody's may be part of a longer text, name tables by a search path, or concern an index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,30 +14,34 @@ from psycopg import sql
 
 from penstock.destinations.protocol import SchemaChange
 from penstock.model import Column, TableName
+from penstock.model.ddl import DdlEvent
 from penstock.postgres.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    at: datetime
-    tag: str
-    text: str
+class Told:
+    """What is to be told of a table's schema before some of its changes."""
+
+    recorded: tuple[DdlEvent, ...] = ()
+    statements: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.recorded or self.statements)
+
+    def text(self, table: TableName, batch: datetime) -> bytes:
+        lines = [f"-- Batch: {batch.isoformat()}", *_comment(f"Table: {table}"), ""]
+        for event in self.recorded:
+            lines += [f"-- [{event.at:%Y-%m-%d %H:%M:%S}] {event.tag}", *_comment(f"  {event.command}"), ""]
+        for statement in self.statements:
+            lines += [statement, ""]
+        return "\n".join([*lines, "-- End of DDL for batch", ""]).encode()
 
 
-def text(table: TableName, batch: datetime, statements: Sequence[Statement]) -> bytes:
-    lines = [f"-- Batch: {batch.isoformat()}", f"-- Table: {_comment(str(table))}", ""]
-    for one in statements:
-        lines += [f"-- [{one.at:%Y-%m-%d %H:%M:%S}] {one.tag}", one.text.rstrip().rstrip(";") + ";", ""]
-    return "\n".join([*lines, "-- End of DDL for batch", ""]).encode()
+def _comment(text: str) -> list[str]:
+    return [f"-- {line}" for line in text.rstrip().splitlines()]
 
 
-def _comment(name: str) -> str:
-    return name.replace("\n", " ").replace("\r", " ")
-
-
-def statements(
-    connection: Connection, table: TableName, change: SchemaChange, at: datetime
-) -> list[Statement]:
+def statements(connection: Connection, table: TableName, change: SchemaChange) -> tuple[str, ...]:
     """What is to be done to follow a change of columns: first renamed, then dropped, added and retyped. The
     connection is to the source, which knows what its types are called."""
     name = _quoted(table.schema, table.name)
@@ -50,7 +53,7 @@ def statements(
     clauses += [
         f"alter column {_quoted(column.name)} type {_type(connection, column)}" for column in change.retyped
     ]
-    return [Statement(at, "ALTER TABLE", f"alter table {name} {clause};") for clause in clauses]
+    return tuple(f"alter table {name} {clause};" for clause in clauses)
 
 
 def _quoted(*names: str) -> str:

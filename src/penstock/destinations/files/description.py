@@ -1,8 +1,13 @@
-"""`schema.yml`: what a full copy is a copy of, as the catalog says under the copy's own snapshot."""
+"""`schema.yml`: what a full copy is a copy of, as the catalog says under the copy's own snapshot.
+
+`types` has what the columns' types consist of, as far as PostgreSQL does not bring them, each after those
+that it is made of: whoever creates them in this order can create the table in an empty database.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,12 +16,15 @@ import yaml
 from penstock.destinations.protocol import Delivery
 from penstock.model import Lsn
 from penstock.postgres.catalog import Constraint, Index, Table, TableColumn
+from penstock.postgres.connection import Connection
 
 _MODIFIERS = re.compile(r"\((\d+)(?:,(-?\d+))?\)")
 _TEXTS = re.compile(r"^(character|bit)\b")
 
 
-def document(table: Table, delivery: Delivery, rows: int, lsn: Lsn) -> bytes:
+def document(
+    table: Table, delivery: Delivery, rows: int, lsn: Lsn, types: Sequence[dict[str, Any]] = ()
+) -> bytes:
     """Of the columns that are delivered; one that a transform made has no description but its type."""
     known = {column.name: column for column in table.columns}
     names = delivery.table.column_names
@@ -25,9 +33,10 @@ def document(table: Table, delivery: Delivery, rows: int, lsn: Lsn) -> bytes:
         "columns": [
             _column(known[name], table) if name in known else {"name": name, "type": "text"} for name in names
         ],
+        "types": list(types),
         "indexes": [_index(index) for index in table.indexes if _has(names, index.columns)],
         "constraints": [
-            {"name": one.name, "type": kind, "columns": list(one.columns), **_more(kind, one)}
+            {"name": one.name, "type": kind, "columns": list(one.columns), **_more(one)}
             for kind, found in _constraints(table)
             for one in found
             if _has(names, one.columns)
@@ -90,7 +99,95 @@ def _constraints(table: Table) -> list[tuple[str, tuple[Constraint, ...]]]:
     ]
 
 
-def _more(kind: str, constraint: Constraint) -> dict[str, Any]:
-    if kind == "foreign_key":
-        return {"references": str(constraint.references), "referenced_columns": list(constraint.referenced)}
-    return {"definition": constraint.definition} if kind == "check" else {}
+def _more(constraint: Constraint) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    if constraint.references is not None:
+        said = {"references": str(constraint.references), "referenced_columns": list(constraint.referenced)}
+    return said | {"definition": constraint.definition}
+
+
+def types(connection: Connection, table: Table) -> list[dict[str, Any]]:
+    """The types of a table's columns, and those that they are made of, but for PostgreSQL's own. Names are
+    as in the columns' `type`."""
+    rows = connection.execute(_TYPES, ([column.type_oid for column in table.columns],)).fetchall()
+    return [
+        {"name": name, "schema": schema, "kind": kind, **{key: value for key, value in said.items() if value}}
+        for name, schema, kind, said in rows
+    ]
+
+
+_TYPES = """
+    with recursive collations (oid, name) as (
+        select l.oid, format('%%I.%%I', n.nspname, l.collname)
+        from pg_collation l join pg_namespace n on n.oid = l.collnamespace
+    ), used (oid, depth) as (
+        select unnest(%s::oid[]), 0
+        union
+        select below.oid, used.depth + 1
+        from used
+        join pg_type t on t.oid = used.oid
+        cross join lateral (
+            select t.typelem where t.typcategory = 'A' and t.typtype <> 'd'
+            union all
+            select t.typbasetype where t.typtype = 'd'
+            union all
+            select a.atttypid from pg_attribute a
+            where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+            union all
+            select r.rngsubtype from pg_range r where r.rngtypid = t.oid
+            union all
+            select r.rngtypid from pg_range r where r.rngmultitypid = t.oid
+        ) below (oid)
+    )
+    select format_type(t.oid, null), n.nspname,
+           case when x.extname is not null then 'extension'
+                else case t.typtype when 'e' then 'enum' when 'd' then 'domain' when 'c' then 'composite'
+                                    when 'r' then 'range' else 'base' end end,
+           case when x.extname is not null then jsonb_build_object('extension', x.extname)
+                else case t.typtype
+                    when 'e' then jsonb_build_object('values', (
+                        select jsonb_agg(e.enumlabel order by e.enumsortorder)
+                        from pg_enum e where e.enumtypid = t.oid))
+                    when 'd' then jsonb_build_object(
+                        'type', format_type(t.typbasetype, t.typtypmod),
+                        'not_null', t.typnotnull,
+                        'default', t.typdefault,
+                        'collation', own.name,
+                        'checks', (
+                            select jsonb_agg(jsonb_build_object(
+                                       'name', c.conname, 'definition', pg_get_constraintdef(c.oid))
+                                   order by c.conname)
+                            from pg_constraint c where c.contypid = t.oid and c.contype = 'c'))
+                    when 'c' then jsonb_build_object('attributes', (
+                        select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+                                   'name', a.attname, 'type', format_type(a.atttypid, a.atttypmod),
+                                   'collation', named.name))
+                               order by a.attnum)
+                        from pg_attribute a
+                        join pg_type at on at.oid = a.atttypid
+                        left join collations named
+                          on named.oid = a.attcollation and a.attcollation <> at.typcollation
+                        where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped))
+                    when 'r' then (
+                        select jsonb_build_object(
+                                   'subtype', format_type(r.rngsubtype, null),
+                                   'multirange', m.typname,
+                                   'collation', ranged.name)
+                        from pg_range r
+                        join pg_type m on m.oid = r.rngmultitypid
+                        join pg_type s on s.oid = r.rngsubtype
+                        left join collations ranged
+                          on ranged.oid = r.rngcollation and r.rngcollation <> s.typcollation
+                        where r.rngtypid = t.oid)
+                    else '{}' end end
+    from (select oid, max(depth) as depth from used group by oid) found
+    join pg_type t on t.oid = found.oid
+    join pg_namespace n on n.oid = t.typnamespace
+    left join pg_type base on base.oid = t.typbasetype
+    left join collations own on own.oid = t.typcollation and t.typcollation <> base.typcollation
+    left join pg_depend d on d.classid = 'pg_type'::regclass and d.objid = t.oid and d.deptype = 'e'
+    left join pg_extension x on x.oid = d.refobjid
+    where n.nspname not in ('pg_catalog', 'information_schema')
+      and t.typtype <> 'm' and (t.typtype = 'd' or t.typcategory <> 'A')
+    order by found.depth desc, n.nspname, t.typname
+"""

@@ -18,9 +18,10 @@ STREAMING, FULL, SCHEMA, DDL = "streaming", "full_reload", "schema", "ddl"
 
 _TOKENS = {"YYYY": "%Y", "MM": "%m", "DD": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 _TOKEN = re.compile("|".join(_TOKENS))
-_UNSAFE = re.compile(r'[\x00-\x1f\x7f/\\%.:*?"<>|]')
-LONGEST = 200
-"""Bytes of a name in a path; file systems take 255."""
+_UNSAFE = re.compile(r'[\x00-\x1f\x7f-\x9f\u2028\u2029/\\%.:*?"<>|]')
+LONGEST = 120
+"""Bytes of a name in a path: two of them and a dot fit into the 255 that file systems take. A name that has
+more, as nearly all of it is encoded, is cut and told apart by its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,11 @@ class Layout:
 
 def encoded(name: str) -> str:
     """A name as part of a path: it cannot leave its folder, and no two names become the same."""
-    safe = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", name)
+    safe = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
     if len(safe.encode()) <= LONGEST:
         return safe
-    kept = safe.encode()[: LONGEST - 20].decode(errors="ignore")
-    return f"{kept}%{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    end = f"%-{hashlib.sha256(name.encode()).hexdigest()[:32]}"  # `%-` is in no name that was not cut
+    return safe.encode()[: LONGEST - len(end)].decode(errors="ignore") + end
 
 
 def next_batch(now: datetime, last: datetime | None) -> datetime:

@@ -52,10 +52,18 @@ create table if not exists {schema}.table_state (
 create table if not exists {schema}.reload_operations (
     export_id        uuid        primary key,
     table_name       text        not null,
+    table_id         bigint      not null,
     start_marker_lsn pg_lsn      not null,
     end_marker_lsn   pg_lsn,
     status           varchar(20) not null,
-    created_at       timestamptz not null default now()
+    external         boolean     not null,
+    delta_strategy   varchar(20) not null,
+    snapshot         text,
+    rows_exported    bigint,
+    delta_rows       bigint,
+    delta_applied    bigint,
+    created_at       timestamptz not null default now(),
+    completed_at     timestamptz
 );
 
 create table if not exists {schema}.consumers (
@@ -108,9 +116,9 @@ class Registry:
             return
         found = connection.execute("select to_regclass(%s) is not null", (f"{self.schema}.removals",))
         if not (row := found.fetchone()) or not row[0]:
-            connection.execute(self._sql(_TABLES))
+            connection.execute(self.sql(_TABLES))
         other = connection.execute(
-            self._sql(
+            self.sql(
                 "select pipeline, destination from {schema}.table_state"
                 " where (pipeline, destination) <> (%s, %s) limit 1"
             ),
@@ -128,7 +136,7 @@ class Registry:
             row = None
             if self.enabled:
                 row = connection.execute(
-                    self._sql(
+                    self.sql(
                         "select max(end_lsn)::text, max(batch_timestamp) from {schema}.file_log"
                         " where table_name = %s"
                     ),
@@ -173,7 +181,7 @@ class Registry:
         if self.enabled and rows:
             with connection.cursor() as cursor:
                 cursor.executemany(
-                    self._sql(
+                    self.sql(
                         """
                         insert into {schema}.file_log (table_name, batch_timestamp, file_path, file_type,
                             start_lsn, end_lsn, row_count, has_ddl, file_size_bytes, sha256)
@@ -197,7 +205,7 @@ class Registry:
     ) -> None:
         if self.enabled:
             connection.execute(
-                self._sql(
+                self.sql(
                     """
                     insert into {schema}.table_state as t
                         (table_name, current_mode, last_streaming_lsn, pipeline, destination)
@@ -214,7 +222,7 @@ class Registry:
         """Every table that streams has all that committed until then."""
         if self.enabled and through is not None:
             connection.execute(
-                self._sql(
+                self.sql(
                     "update {schema}.table_state set complete_through = %s, updated_at = now()"
                     " where current_mode = 'streaming' and complete_through is distinct from %s"
                 ),
@@ -223,21 +231,21 @@ class Registry:
 
     def forget(self, connection: Connection, table: str) -> None:
         if self.enabled:
-            connection.execute(self._sql("delete from {schema}.table_state where table_name = %s"), (table,))
+            connection.execute(self.sql("delete from {schema}.table_state where table_name = %s"), (table,))
 
     def erase(self, connection: Connection) -> None:
         """Forget the tables; what is known of files stays, as they do."""
         self.create(connection)
         if self.enabled:
-            connection.execute(self._sql("delete from {schema}.table_state"))
-            connection.execute(self._sql("delete from {schema}.reload_operations"))
+            connection.execute(self.sql("delete from {schema}.table_state"))
+            connection.execute(self.sql("delete from {schema}.reload_operations"))
 
     # Old files
 
     def expire(self, connection: Connection, days: float) -> None:
         """Files older than that leave the registry, unless a consumer has still to read them."""
         connection.execute(
-            self._sql(
+            self.sql(
                 """
                 with old as (
                     delete from {schema}.file_log f
@@ -254,14 +262,14 @@ class Registry:
 
     def to_be_removed(self, connection: Connection) -> list[str]:
         """Files that left the registry, and may still be there."""
-        rows = connection.execute(self._sql("select file_path from {schema}.removals")).fetchall()
+        rows = connection.execute(self.sql("select file_path from {schema}.removals")).fetchall()
         return [path for (path,) in rows]
 
     def removed(self, connection: Connection, paths: Sequence[str]) -> None:
         connection.execute(
-            self._sql("delete from {schema}.removals where file_path = any(%s)"), (list(paths),)
+            self.sql("delete from {schema}.removals where file_path = any(%s)"), (list(paths),)
         )
 
-    def _sql(self, statement: str) -> bytes:
+    def sql(self, statement: str) -> bytes:
         """The configuration takes only plain names for a schema."""
         return statement.replace("{schema}", self.schema).encode()

@@ -1,27 +1,48 @@
 """The base path: a folder of a local disk, or of any file system that pyarrow opens by its URI.
 
-A file appears whole or not at all. On a disk it is written beside its place, made durable, renamed, and read
-again to see that it is what was written; an object store shows an object only when all of it is there.
+A file appears whole or not at all. On a disk it is written beside its place, made durable and renamed. An
+object store shows an object when its upload is finished, and pyarrow can finish one but not give it up: so a
+file waits here, in memory or a temporary file, until all of it is there. Either way it is then read again,
+and removed if it is not what was written.
+
+A URI may hold secrets. They are in no text that leaves this module.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import re
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
 from penstock.model.errors import ConfigError, PenstockError, StorageFailed, without_secrets
 
 _PIECE = 4 << 20
+_IN_MEMORY = 16 << 20
+"""Bytes of a file on its way to an object store; a larger one waits on this machine's disk."""
+_REMOTE_REMEDY = (
+    "Check that the store answers, and that the credentials may read, write and delete there; it goes on by "
+    "itself and nothing is lost"
+)
+_URI = re.compile(
+    r"(?P<scheme>[^:/?]+)://(?:(?P<user>[^/?@:]*)(?::(?P<password>[^/?@]*))?@)?(?P<place>[^?]*)"
+)
+_TELLING = {"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"}
+"""Parameters of a URI that are no secrets; any other may be one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +58,28 @@ class Written:
 class Storage:
     """Travels to Spark's executors: a file system is opened where it is used."""
 
-    base: str
+    base: str = field(repr=False)
     """A path, or a URI. May hold a secret: not for any output."""
     name: str
     """The destination's, for errors."""
 
     @property
     def is_local(self) -> bool:
-        return "://" not in self.base
+        return "://" not in self.base or self.base.startswith("file://")
+
+    @property
+    def _folder(self) -> Path:
+        """The base path on a disk."""
+        return Path(unquote(urlsplit(self.base).path) if "://" in self.base else self.base)
 
     def shown(self, path: str) -> str:
-        """Where a file is, for people and for the registry: without what comes after a `?`."""
-        return f"{without_secrets(self.base.partition('?')[0]).rstrip('/')}/{path}"
+        """Where a file is, for people and for the registry: without credentials, and without what comes after
+        a `?`."""
+        found = _URI.match(self.base)
+        if found is None:
+            return f"{self.base.rstrip('/')}/{path}"
+        user = f"{found['user']}@" if found["user"] and found["scheme"] != "s3" else ""
+        return f"{found['scheme']}://{user}{found['place'].rstrip('/')}/{path}"
 
     def check(self) -> None:
         """That files can be written: a small one is, and removed."""
@@ -58,11 +89,14 @@ class Storage:
 
     def write(self, path: str, blocks: Iterable[bytes]) -> Written:
         """A file that is durable, and was read again, when this returns."""
-        with self._explained(path):
-            with self._sink(path, durable=True) as sink:
-                written = Written(path, *_sha256(blocks, sink.write))
+        with self._explained(path), self._sink(path, durable=True) as sink:
+            written = Written(path, *_sha256(blocks, sink.write))
+        try:
             self.verify(written)
-            return written
+        except PenstockError:
+            self.remove_if_possible([path])
+            raise
+        return written
 
     def put(self, path: str, blocks: Iterable[bytes]) -> None:
         """A file for a while: as whole as any, but not made durable, and nobody looks at it again."""
@@ -102,7 +136,7 @@ class Storage:
     def names(self, folder: str) -> list[str]:
         """All files below a folder, if there is one: paths below the base path."""
         with self._explained(folder):
-            system, root = self._system()
+            system, root = self._present()
             selector = fs.FileSelector(f"{root}/{folder}", allow_not_found=True, recursive=True)
             found = system.get_file_info(selector)
             files = [info.path for info in found if info.type == fs.FileType.File]
@@ -111,7 +145,7 @@ class Storage:
     def folders(self, folder: str) -> list[str]:
         """The folders directly below one, if there is one."""
         with self._explained(folder):
-            system, root = self._system()
+            system, root = self._present()
             found = system.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
             return sorted(
                 f"{folder}/{info.base_name}" for info in found if info.type == fs.FileType.Directory
@@ -124,18 +158,19 @@ class Storage:
 
     def remove(self, paths: Iterable[str]) -> None:
         """Files, and the folders that are empty then; what is not there is no error."""
-        system, root = self._system()
         for path in paths:
             with self._explained(path):
+                system, root = self._present()
                 if self.is_local:
                     self._remove_local(Path(root, path))
                 elif system.get_file_info(f"{root}/{path}").type != fs.FileType.NotFound:
                     system.delete_file(f"{root}/{path}")
+                    _remove_empty(system, root, path)
 
     def _remove_local(self, file: Path) -> None:
         file.unlink(missing_ok=True)
         for folder in file.parents:
-            if folder == Path(self.base):
+            if folder == self._folder:
                 return
             try:
                 folder.rmdir()
@@ -146,34 +181,24 @@ class Storage:
         """The base path, if there is none and nothing was written to it before."""
         if anew and self.is_local:
             with self._explained(""):
-                Path(self.base).mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def _sink(self, path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
         """What is written here appears at the end, all of it, or, by an error, not at all."""
         if self.is_local:
-            with self._local_sink(Path(self.base, path), durable) as sink:
+            with self._local_sink(Path(self._present()[1], path), durable) as sink:
                 yield sink
             return
         system, root = self._system()
-        sink = system.open_output_stream(f"{root}/{path}")
-        try:
-            yield sink
-        except BaseException:
-            sink.abort()
-            raise
-        sink.close()
+        with _waiting_room(self.name) as room:
+            yield room
+            room.seek(0)
+            with system.open_output_stream(f"{root}/{path}", compression=None) as object:
+                shutil.copyfileobj(room, object, _PIECE)
 
     @contextmanager
     def _local_sink(self, final: Path, durable: bool) -> Iterator[IO[bytes]]:
-        if not Path(self.base).is_dir():
-            raise StorageFailed(
-                "the base path is not there",
-                destination=self.name,
-                file=self.base,
-                remedy="Make the folder, or mount what belongs there: it is not made anew, as the files "
-                "before would be missing in it",
-            )
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
         try:
@@ -185,7 +210,7 @@ class Storage:
             temporary.rename(final)
         except BaseException:
             with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+                self._remove_local(temporary)
             raise
         if durable:
             for folder in {final.parent, final.parent.parent}:
@@ -193,29 +218,96 @@ class Storage:
 
     def _open(self, path: str) -> Any:
         if self.is_local:
-            return Path(self.base, path).open("rb")
+            return (self._folder / path).open("rb")
         system, root = self._system()
-        return system.open_input_stream(f"{root}/{path}")
+        return system.open_input_stream(f"{root}/{path}", compression=None)
+
+    def _present(self) -> tuple[Any, str]:
+        """The file system, and the base path in it, which has to be there if it is a folder."""
+        if self.is_local and not self._folder.is_dir():
+            raise StorageFailed(
+                "the base path is not there",
+                destination=self.name,
+                file=self.shown("").rstrip("/"),
+                remedy="Make the folder, or mount what belongs there: it is not made anew, as the files "
+                "before would be missing in it. It goes on by itself then, and nothing is lost",
+            )
+        return self._system()
 
     def _system(self) -> tuple[Any, str]:
         if self.is_local:
-            return fs.LocalFileSystem(), self.base
+            return _LOCAL, str(self._folder)
         try:
-            system, root = fs.FileSystem.from_uri(self.base)
-        except (ValueError, OSError, NotImplementedError) as error:
+            return _opened(self.base)
+        except (ValueError, NotImplementedError) as error:
             raise ConfigError(
-                f"base_path of destination {self.name} cannot be opened: {without_secrets(str(error))}",
+                f"base_path of destination {self.name} cannot be opened: {self._scrubbed(str(error))}",
                 remedy="A folder, or a URI that pyarrow knows: s3://bucket/folder, gs://…, abfs://…, hdfs://…",
             ) from None
-        return system, root.rstrip("/")
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            said = error.strerror or without_secrets(str(error)).splitlines()[0][:300]
-            raise StorageFailed(said, destination=self.name, file=self.shown(path)) from None
+            said = error.strerror or self._scrubbed(str(error)).splitlines()[0][:300]
+            remedy = None if self.is_local else _REMOTE_REMEDY
+            raise StorageFailed(said, destination=self.name, file=self.shown(path), remedy=remedy) from None
+
+    def _scrubbed(self, text: str) -> str:
+        """What a library says, without the credentials that it was given."""
+        for secret in [self.base, *sorted(_secrets(self.base), key=len, reverse=True)]:
+            text = text.replace(secret, "***")
+        return without_secrets(text)
+
+
+_LOCAL = fs.LocalFileSystem()
+
+
+@lru_cache(maxsize=16)
+def _opened(base: str) -> tuple[Any, str]:
+    """Opened once in a process: that takes several requests to the store, or a look for credentials."""
+    system, root = fs.FileSystem.from_uri(base)
+    return system, root.rstrip("/")
+
+
+def _secrets(base: str) -> set[str]:
+    """What must not be told of a URI, as it stands there and as it is meant."""
+    found = _URI.match(base)
+    if found is None:
+        return set()
+    pairs = [one.partition("=") for one in base.partition("?")[2].split("&")]
+    secrets = [value for key, _, value in pairs if key not in _TELLING]
+    secrets += [found["password"], found["user"] if found["scheme"] == "s3" else ""]
+    return {form for secret in secrets if secret for form in (secret, unquote(secret))}
+
+
+@contextmanager
+def _waiting_room(destination: str) -> Iterator[IO[bytes]]:
+    try:
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as room:
+            yield room
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise StorageFailed(
+            "no space left for a file on its way to the store",
+            destination=destination,
+            file=tempfile.gettempdir(),
+            remedy="Make room there, or name another folder in TMPDIR; nothing is lost",
+        ) from None
+
+
+def _remove_empty(system: Any, root: str, path: str) -> None:
+    """The folder of an object that is gone, for which pyarrow puts an empty object. Only a batch's own, to
+    which nobody else writes: what came into it since we looked would go with it."""
+    while (folder := path.rpartition("/")[0]) and not system.get_file_info(
+        fs.FileSelector(f"{root}/{folder}", allow_not_found=True)
+    ):
+        system.delete_dir(f"{root}/{folder}")
+        if not folder.rpartition("/")[2].startswith("."):
+            return
+        path = folder
 
 
 def _sha256(blocks: Iterable[bytes], also: Callable[[bytes], object] | None = None) -> tuple[int, str]:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import structlog
+
 from penstock.config import Config, DestinationConfig
 from penstock.config.destinations import FilesOptions
 from penstock.destinations import ledger
@@ -25,11 +27,12 @@ from penstock.destinations.files.copies import FinishedCopy
 from penstock.destinations.files.export import ExportPart, Sheet, export_part, export_rows
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.files.reloads import Reloads
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.files.sweeping import expire, sweep
 from penstock.destinations.files.writing import Writer
 from penstock.destinations.ledger import Known, Stream
-from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
+from penstock.destinations.protocol import Recorded, Reload, TableChanges, TableCopy
 from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import PenstockError
@@ -50,8 +53,7 @@ class FilesTarget:
     """A `Target`."""
 
     remembers = True
-    patient = True
-    renames = False
+    is_log = True
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:
         self.name = destination.name
@@ -69,6 +71,7 @@ class FilesTarget:
         }
         self._writer: Writer
         self._cleaned = 0.0
+        self._log = structlog.get_logger("penstock.files").bind(destination=destination.name)
 
     def open(self, spark: SparkSession) -> None:
         given = self._options.compression
@@ -134,7 +137,8 @@ class FilesTarget:
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
-        text = description.document(described, copy.delivery, rows, copy.lsn)
+            types = description.types(connection, described)
+        text = description.document(described, copy.delivery, rows, copy.lsn, types)
         return FinishedCopy(batch, copy.lsn, rows, data, self._storage.write(f"{folder}/schema.yml", [text]))
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
@@ -147,14 +151,17 @@ class FilesTarget:
         """A table comes to where the stream is: by a copy, if there is one, and by its changes since."""
         delivery = changes.delivery
         books, table = self._books[delivery.source], delivery.table.name
-        entries, failed = self._writer.write([changes], books)
+        delta, failed = self._writer.write([changes], books)
         for error in failed.values():
             raise error
         with books.transaction() as connection:
             ledger.lock(connection, books.stream)
             known = ledger.known(connection, books.stream).get(delivery.id)
+            entries = delta
             if copy is not None:
-                entries = [*_entries_of(table, copies.take(connection, copy)), *entries]
+                made = copies.take(connection, copy)
+                entries = [*_entries_of(table, made), *delta]
+                self._reloads(books).exported(connection, changes, made.rows if made else 0, delta)
             ends = self._register(books, connection, entries)
             before = ledger.names(connection, books.stream).get(delivery.id, str(table))
             if before != str(table):
@@ -171,10 +178,11 @@ class FilesTarget:
         reached = self._position(books)
         if reached is not None and reached >= batch.end:
             return []  # it was written before
-        entries, failed = self._writer.write(batch.tables, books)
+        entries, failed = self._writer.write(batch.tables, books, batch.ddl)
         with books.transaction() as connection:
             ledger.lock(connection, books.stream)
             ends = self._register(books, connection, entries)
+            self._reloads(books).note(connection, batch.markers, ledger.names(connection, books.stream))
             known = ledger.known(connection, books.stream)
             for changes in batch.tables:
                 delivery = changes.delivery
@@ -197,11 +205,39 @@ class FilesTarget:
         shown = [self._storage.shown(entry.file.path) for entry in entries]
         return books.registry.register(connection, entries, shown)
 
+    # Reloads
+
+    def _reloads(self, books: Books) -> Reloads:
+        return Reloads(books.registry, self._options.reload_coordination.delta_strategy)
+
+    def reloads(self, source: str) -> Sequence[Reload]:
+        books = self._books[source]
+        with books.transaction() as connection:
+            return self._reloads(books).open(connection)
+
+    def begin_reload(self, source: str, reload: Reload) -> None:
+        """Of somebody else's copy there is nothing to be made: it is as good as finished."""
+        books = self._books[source]
+        with books.transaction() as connection:
+            self._reloads(books).begin(connection, reload)
+            if reload.external:
+                self._abandon(books, connection, reload.table)
+                copies.begin(connection, books.stream, reload.table, reload.export_id.hex, "")
+                copies.finish(connection, reload.export_id.hex, None)
+
+    def complete_reload(self, source: str, reload: Reload) -> None:
+        books = self._books[source]
+        with books.transaction() as connection:
+            self._reloads(books).complete(connection, reload)
+
     def _clean_up(self, books: Books) -> None:
         days = self._options.file_registry.cleanup_after_days
         if days and books.registry.enabled and time.monotonic() - self._cleaned > CLEANING:
             self._cleaned = time.monotonic()
-            expire(self._storage, books, days)
+            try:
+                expire(self._storage, books, days)
+            except PenstockError as error:  # what is left is found the next time
+                self._log.warning("old files were not removed", error=str(error))
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         books = self._books[source]
@@ -217,6 +253,7 @@ class FilesTarget:
             self._abandon(books, connection, table)
             name = ledger.names(connection, books.stream).get(table)
             ledger.forget(connection, books.stream, table)
+            self._reloads(books).forget(connection, table)
             if name is not None:
                 books.registry.forget(connection, name)
 

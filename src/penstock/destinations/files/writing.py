@@ -6,7 +6,7 @@ it are never in one file, and the statements (`ddl.txt`) stand in the folder of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -21,6 +21,7 @@ from penstock.destinations.files.storage import Storage, Written
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.work import Workers, are_few, raise_first
 from penstock.model import Lsn, TableId, TableName
+from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError, Scope
 from penstock.postgres.connection import Connection
 
@@ -66,11 +67,11 @@ def write_changes(job: ChangesFile) -> WrittenChanges | PenstockError | None:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """The files of a run: its changes, and the statements before them."""
+    """The files of a run: its changes, and what is told before them."""
 
     batch: datetime
     job: ChangesFile
-    statements: tuple[ddl.Statement, ...]
+    told: ddl.Told
 
     @property
     def table(self) -> TableId:
@@ -85,14 +86,12 @@ class Writer:
     workers: Workers
 
     def write(
-        self, tables: Sequence[TableChanges], books: Books
+        self, tables: Sequence[TableChanges], books: Books, recorded: Sequence[DdlEvent] = ()
     ) -> tuple[list[Entry], dict[TableId, PenstockError]]:
         """Write the files of these changes; what is to be registered, and which tables could not be
         written. If the error is not one table's, nothing stays."""
         with books.transaction() as connection:
-            planned = [
-                self._plan(books, connection, changes, run) for changes in tables for run in changes.runs
-            ]
+            planned = [one for changes in tables for one in self._plan(books, connection, changes, recorded)]
         said = self.workers.ask(write_changes, [one.job for one in planned], here=are_few(tables))
         pairs = list(zip(planned, said, strict=True))
         failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
@@ -115,19 +114,27 @@ class Writer:
         books.registry.took(table, batch)
         return batch, self.layout.folder(books.stream.source, table, batch)
 
-    def _plan(self, books: Books, connection: Connection, changes: TableChanges, run: Run) -> _Planned:
-        table = run.delivery.table.name
-        batch, folder = self.folder(books, connection, table)
-        statements = ddl.statements(connection, table, run.follow, batch) if run.follow else []
-        job = ChangesFile(self.storage, folder, self.compression, changes, run)
-        return _Planned(batch, job, tuple(statements))
+    def _plan(
+        self, books: Books, connection: Connection, changes: TableChanges, recorded: Sequence[DdlEvent]
+    ) -> Iterator[_Planned]:
+        """What was recorded is told with the first change of columns, or else with the last run."""
+        runs = changes.runs
+        follows = next((place for place, run in enumerate(runs) if run.follow), len(runs) - 1)
+        for place, run in enumerate(runs):
+            table = run.delivery.table.name
+            events = [event for event in recorded if event.table == run.delivery.id]
+            told = ddl.Told(
+                tuple(events) if place == follows else (),
+                ddl.statements(connection, table, run.follow) if run.follow else (),
+            )
+            batch, folder = self.folder(books, connection, table)
+            yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), told)
 
     def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[Entry]:
-        job, batch, has_ddl = planned.job, planned.batch, bool(planned.statements)
+        job, batch, has_ddl = planned.job, planned.batch, bool(planned.told)
         table, start = job.run.delivery.table.name, job.changes.start
         if has_ddl:
-            text = ddl.text(table, batch, planned.statements)
-            file = self.storage.write(f"{job.folder}/{DDL}.txt", [text])
+            file = self.storage.write(f"{job.folder}/{DDL}.txt", [planned.told.text(table, batch)])
             yield Entry(table, batch, DDL, file, start, start, has_ddl=True)
         if written is not None:
             yield Entry(

@@ -33,8 +33,7 @@ class PostgresTarget:
     """A `Target`."""
 
     remembers = True
-    patient = False
-    renames = True
+    is_log = False
 
     def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
         self.name = config.name

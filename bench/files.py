@@ -1,0 +1,216 @@
+"""Files: a full copy against `psql COPY | gzip`, and changes into files against pg_recvlogical's rate.
+
+The copy is `penstock run --once` with a destination of files; the clock runs from the table's phase
+`data_sync` to `ready`, as the store has it. Its file is then loaded into a table and compared to the source.
+Changes: a pipeline that is up is held while the backlog is written (`pipeline.py`); the clock runs from its
+release until the registry has the last of it. pg_recvlogical reads the same backlog to /dev/null.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+from bench.pipeline import Pipeline
+from bench.report import ROUNDS, Case, alternate
+from bench.servers import GIVEN_UP, SOURCE, NeverArrived, Servers, two_servers
+from bench.usage import Usage, time_and_memory, watched
+from penstock.postgres.connection import Connection
+
+ROWS = 5_000_000
+CHANGES = 1_000_000
+TABLE = """
+create table t (id bigint primary key, code uuid, name text, about text, amount numeric(14, 2),
+                ratio double precision, made timestamptz, day date, flag bool)
+"""
+FILL = """
+insert into t
+select i, md5(i::text)::uuid, 'name ' || i, 'Customer no. ' || i || ', since ' || 1990 + i % 35 || '; ' ||
+       (array['never paid late', 'asks for "invoices"', 'prefers e-mail', 'is on holiday'])[1 + i % 4],
+       i * 1.25, i / 7.0, timestamptz '2026-01-01' + i * interval '1.7 second', date '2026-01-01' + i % 365,
+       i % 3 = 0
+from generate_series({first}, {last}) i
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    seconds: float
+    size: int
+    usage: Usage = field(default_factory=Usage)
+
+
+def cases(rows: int | None) -> Iterator[Case]:
+    amount, changes = rows or ROWS, rows or CHANGES
+    with two_servers() as servers:
+        with servers.at_source() as connection:
+            connection.execute(TABLE.encode())
+            connection.execute(FILL.format(first=1, last=amount).encode())
+            connection.execute("vacuum analyze t")
+        yield from _Copies(servers, amount).compared()
+        with servers.at_source() as connection:
+            connection.execute("truncate t")
+        yield _Changes(servers, changes).compared()
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    servers: Servers
+    rows: int
+    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="penstock-bench-", dir="/tmp")))
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def compared(self) -> Iterator[Case]:
+        ours, nine, six = alternate(self._ours, lambda: self._gzip(9), lambda: self._gzip(6))
+        for level, theirs in ((9, nine), (6, six)):
+            mine, other = (self.rows / median(run.seconds for run in side) for side in (ours, theirs))
+            notes = time_and_memory([run.usage for run in ours], [run.usage for run in theirs])
+            size = f"our file has {ours[0].size / 1e6:.1f} MB, theirs {theirs[0].size / 1e6:.1f} MB"
+            yield Case(
+                f"full copy of {self.rows:,} rows",
+                mine,
+                other,
+                "rows/s",
+                mine / other,
+                round(max(run.usage.ours_peak_mb for run in ours), 1),
+                f"psql copy | gzip -{level}",
+                (*notes, f"{size}: {ours[0].size / theirs[0].size:.2f}"),
+            )
+
+    def _ours(self) -> Run:
+        number = next(self.numbers)
+        pipeline = Pipeline(self.servers, f"files_{number}", files=True)
+        try:
+            pipeline.start(once=True)
+            with watched(self.servers, pipeline.pid) as usage:
+                pipeline.wait()
+            (file,) = pipeline.files.rglob("public.t/*/full_reload.csv.gz")
+            size = file.stat().st_size
+            if number == ROUNDS:
+                self._prove(file)
+            return Run(pipeline.copied("t").seconds, size, usage)
+        finally:
+            pipeline.remove()
+
+    def _prove(self, file: Path) -> None:
+        """What it loads as is what the source has."""
+        servers = self.servers
+        servers.make_database("loaded", TABLE)
+        program = str(servers.source.bin / "psql")
+        load = "copy t from stdin (format csv, header match)"
+        with subprocess.Popen(["gzip", "-dc", file], stdout=subprocess.PIPE) as reader:
+            subprocess.run(
+                [program, "-X", "-q", "-d", servers.destination.dsn("loaded"), "-c", load],
+                stdin=reader.stdout,
+                check=True,
+            )
+        servers.prove_equal("loaded", ["t"])
+        servers.drop_database("loaded")
+
+    def _gzip(self, level: int) -> Run:
+        program = str(self.servers.source.bin / "psql")
+        read = [program, "-X", "-d", self.servers.source.dsn(SOURCE)]
+        read += ["-c", "copy t to stdout (format csv, header)"]
+        file = self.folder / "theirs.csv.gz"
+        with watched(self.servers) as usage, file.open("wb") as sink:
+            began = time.perf_counter()
+            with subprocess.Popen(read, stdout=subprocess.PIPE) as reader:
+                subprocess.run(["gzip", f"-{level}"], stdin=reader.stdout, stdout=sink, check=True)
+            seconds = time.perf_counter() - began
+        size = file.stat().st_size
+        file.unlink()
+        return Run(seconds, size, usage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    servers: Servers
+    changes: int
+
+    def compared(self) -> Case:
+        ours, theirs, usages, received = [], [], [], []
+        pipeline = Pipeline(self.servers, "changes", files=True)
+        try:
+            pipeline.start()
+            pipeline.wait_until_ready(2)
+            self._deliver(pipeline, 1, 20_000)  # to warm up
+            for number in range(1, ROUNDS + 1):
+                slot = f"bench_{number}"
+                first = number * 10 * self.changes
+                self._execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+                with watched(self.servers, pipeline.pid) as usage:
+                    ours.append(self._deliver(pipeline, first, first + self.changes - 1))
+                usages.append(usage)
+                pipeline.hold()
+                with watched(self.servers) as usage:
+                    theirs.append(self._receive(slot))
+                received.append(usage)
+                pipeline.release()
+                self._execute("select pg_drop_replication_slot(%s)", slot)
+        finally:
+            pipeline.remove()
+        mine, other = (self.changes / median(side) for side in (ours, theirs))
+        return Case(
+            f"{self.changes:,} changes into files",
+            mine,
+            other,
+            "rows/s",
+            mine / other,
+            round(max(usage.ours_peak_mb for usage in usages), 1),
+            "pg_recvlogical to /dev/null",
+            time_and_memory(usages, received),
+        )
+
+    def _execute(self, statement: str, *values: str) -> None:
+        with self.servers.at_source() as connection:
+            connection.execute(statement.encode(), values or None)
+
+    def _deliver(self, pipeline: Pipeline, first: int, last: int) -> float:
+        """Seconds until the registry has all of a backlog that came while the pipeline was held."""
+        pipeline.hold()
+        for begin in range(first, last + 1, 1000):
+            self._execute(FILL.format(first=begin, last=min(begin + 999, last)))
+        wanted = last - first + 1
+        with self.servers.at_source() as connection:
+            before = _registered(connection)
+            began = time.perf_counter()
+            pipeline.release()
+            while _registered(connection) < before + wanted:
+                if time.perf_counter() - began > GIVEN_UP:
+                    raise NeverArrived("the changes are not in the registry")
+                time.sleep(0.01)
+        return time.perf_counter() - began
+
+    def _receive(self, slot: str) -> float:
+        with self.servers.at_source() as connection:
+            row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+            connection.execute("select pg_logical_emit_message(true, 'bench', 'end')")
+        assert row is not None
+        server = self.servers.source
+        options = {"proto_version": "2", "publication_names": "penstock_changes_source", "messages": "true"}
+        began = time.perf_counter()
+        subprocess.run(
+            [
+                str(server.bin / "pg_recvlogical"), "--dbname", server.dsn(SOURCE), "--slot", slot, "--start",
+                "--no-loop", "--endpos", row[0], "--file", "/dev/null",
+                *(part for key, value in options.items() for part in ("-o", f"{key}={value}")),
+            ],
+            check=True,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return time.perf_counter() - began
+
+
+def _registered(connection: Connection) -> int:
+    row = connection.execute(
+        "select coalesce(sum(row_count), 0) from cdc_registry.file_log"
+        " where table_name = 'public.t' and file_type = 'streaming'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,76 @@
+"""`penstock reload`: asks for a new full copy of tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.model import TableName
+
+
+def reload(
+    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    tables: Annotated[list[str], typer.Argument(help="Tables (globs such as public.order*).")],
+) -> None:
+    """Copy tables anew, while the stream goes on for the others.
+
+    Where the source records schema changes this is asked for by a comment on the table, which comes in the
+    stream at its own place; elsewhere through the pipeline's state.
+
+    Example: penstock reload shop.yaml public.orders
+    """
+    from penstock.config import load
+    from penstock.config.tables import check_pattern, matches
+    from penstock.model.errors import UnknownTable
+    from penstock.state.store import Store
+
+    loaded = load(config)
+    for pattern in tables:
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            raise typer.BadParameter(f"{pattern}: {error}") from None
+    with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
+        known = {(state.key.source, state.name) for state in store.tables()}
+        chosen = sorted(
+            (source, name) for source, name in known if any(matches(pattern, name) for pattern in tables)
+        )
+        if not chosen:
+            names = ", ".join(sorted(str(name) for _, name in known)) or "none"
+            raise UnknownTable(
+                f"no table of the pipeline matches {', '.join(tables)}", remedy=f"Its tables: {names}"
+            )
+        for source, name in chosen:
+            if not _mark(loaded, source, name):
+                store.request("reload", {"tables": [_pattern(name)], "source": source})
+            print(f"{name} of {source} will be copied anew")
+        if store.holder() is None:
+            print("The pipeline does not run: it will do so when it is started.")
+
+
+def _mark(config: Config, source: str, table: TableName) -> bool:
+    """Ask by a marker; False if that cannot be done here."""
+    import uuid
+    from datetime import UTC, datetime
+
+    from penstock.model.ddl import START, marker_text
+    from penstock.postgres import ddl
+    from penstock.postgres.connection import connect
+
+    prefix = config.marker_for(config.source(source))
+    if prefix is None:
+        return False
+    more = {"table_name": str(table), "timestamp": datetime.now(UTC).isoformat(timespec="seconds")}
+    with connect(config.source(source).conninfo()) as connection:
+        if not ddl.is_installed(connection):
+            return False
+        return ddl.set_comment(connection, table, marker_text(prefix, START, uuid.uuid4(), more))
+
+
+def _pattern(table: TableName) -> str:
+    quoted = (part.replace('"', '""') for part in (table.schema, table.name))
+    return ".".join(f'"{part}"' for part in quoted)

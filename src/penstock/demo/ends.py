@@ -1,0 +1,118 @@
+"""Where the demo's pipeline delivers to, and what is there in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import yaml
+from pyarrow import csv
+
+from penstock.demo import shop
+from penstock.demo.proof import Checksum, RebuiltTable, checksums
+from penstock.embedded.postgres import PostgresServer
+from penstock.model import TableName
+from penstock.model.events import Row
+from penstock.postgres.connection import connect
+
+
+class End(Protocol):
+    what: str
+    """In words, for people."""
+
+    def start(self) -> str:
+        """Make it ready; its lines in the configuration, below its name."""
+
+    def checksums(self, source: str) -> Mapping[TableName, Checksum]:
+        """What is there of the shop's tables; the source is there to be asked about it."""
+
+    def stop(self) -> None: ...
+
+
+class PostgresEnd:
+    what = "a second PostgreSQL"
+
+    def __init__(self, folder: Path) -> None:
+        self._server = PostgresServer(folder / "warehouse")
+
+    def start(self) -> str:
+        self._server.start()
+        return f"type: postgres\n    dsn: postgresql://postgres@127.0.0.1:{self._server.port}/postgres"
+
+    def checksums(self, source: str) -> Mapping[TableName, Checksum]:  # noqa: ARG002
+        with connect(self._server.dsn()) as connection:
+            return checksums(connection, shop.TABLES)
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+class FilesEnd:
+    """What the files say is what somebody finds out who follows the registry and reads them."""
+
+    what = "files"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "files"
+
+    def start(self) -> str:
+        return f"type: files\n    base_path: {self._folder}"
+
+    def checksums(self, source: str) -> Mapping[TableName, Checksum]:
+        with connect(source) as connection:
+            found = connection.execute(
+                "select table_name, file_type, file_path from cdc_registry.file_log"
+                " order by table_name, end_lsn"
+            ).fetchall()
+        files: dict[str, list[tuple[str, str]]] = {str(table): [] for table in shop.TABLES}
+        for table, kind, path in found:
+            files.setdefault(table, []).append((kind, path))
+        return {table: Checksum.of(rebuilt(files[str(table)]).rows()) for table in shop.TABLES}
+
+    def stop(self) -> None: ...
+
+
+def rebuilt(files: list[tuple[str, str]]) -> RebuiltTable:
+    """A table from its files, in their order. (The shop's schema does not change.)"""
+    table = RebuiltTable()
+    for kind, path in files:
+        if kind == "schema":
+            said = yaml.safe_load(Path(path).read_text())
+            table = RebuiltTable()
+            table.become(tuple(c["name"] for c in said["columns"]), tuple(said["metadata"]["key"]))
+        elif kind == "full_reload":
+            for row in _rows(path):
+                table.put(row)
+        elif kind == "streaming":
+            for row in _rows(path):
+                _apply(table, row)
+    return table
+
+
+def _apply(table: RebuiltTable, row: Row) -> None:
+    op, unchanged, values = row[0], row[6], row[7:]
+    if op == "T":
+        table.found.clear()
+    old = table.take(table.key_of(values)) if op in ("U", "D") else None
+    if op in ("I", "U"):
+        names = (unchanged or "{}")[1:-1].replace('"', "").split(",")
+        kept = old if old is not None else values
+        table.put(tuple(k if c in names else v for c, v, k in zip(table.columns, values, kept, strict=True)))
+
+
+def _rows(path: str) -> Iterator[Row]:
+    """NULL is nothing at all, an empty string is quoted."""
+    names = csv.open_csv(path, csv.ReadOptions(block_size=1 << 20)).schema.names
+    table = csv.read_csv(
+        pa.input_stream(path, compression="detect"),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()),
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            null_values=[""],
+        ),
+    )
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)

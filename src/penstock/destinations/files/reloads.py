@@ -1,0 +1,183 @@
+"""Reloads of tables in the registry: `reload_operations`, and what `table_state` says of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow.compute as pc
+import structlog
+
+from penstock.destinations.batch import rows_of
+from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.protocol import Reload, ReloadStatus, TableChanges
+from penstock.model import Lsn, TableId, TableName
+from penstock.model.ddl import START, Marker
+from penstock.postgres.connection import Connection
+
+_log = structlog.get_logger("penstock.files")
+
+
+@dataclass(frozen=True, slots=True)
+class Reloads:
+    registry: Registry
+    strategy: str
+
+    def note(self, connection: Connection, markers: Iterable[Marker], names: Mapping[TableId, str]) -> None:
+        """Markers that were in the stream. One that comes a second time changes nothing; an END without
+        its START, or of a table that is not followed, is nobody's."""
+        for marker in markers if self.registry.enabled else ():
+            if marker.action == START and marker.table in names:
+                connection.execute(
+                    self.registry.sql(
+                        """
+                        insert into {schema}.reload_operations (export_id, table_name, table_id,
+                            start_marker_lsn, status, external, delta_strategy)
+                        values (%s, %s, %s, %s, 'queued', %s, %s) on conflict do nothing
+                        """
+                    ),
+                    (
+                        marker.export_id,
+                        names[marker.table],
+                        marker.table,
+                        str(marker.lsn),
+                        marker.external,
+                        self.strategy,
+                    ),
+                )
+            elif marker.action != START:
+                self._ended(connection, marker)
+
+    def _ended(self, connection: Connection, marker: Marker) -> None:
+        """Ours is completed with END, if it is exported; somebody else's goes on then."""
+        connection.execute(
+            self.registry.sql(
+                """
+                update {schema}.reload_operations set
+                    end_marker_lsn = coalesce(end_marker_lsn, %(lsn)s), snapshot = %(snapshot)s,
+                    status = case when external then status else 'completed' end,
+                    completed_at = case when not external then now() end
+                where export_id = %(id)s and (external or status = 'exported')
+                """
+            ),
+            {"lsn": str(marker.lsn), "snapshot": marker.snapshot, "id": marker.export_id},
+        )
+        self._clear(connection, marker.export_id)
+
+    def open(self, connection: Connection) -> list[Reload]:
+        if not self.registry.enabled:
+            return []
+        rows = connection.execute(
+            self.registry.sql(
+                """
+                select export_id, table_id, table_name, status, external, end_marker_lsn is not null,
+                       snapshot, coalesce(rows_exported, 0)
+                from {schema}.reload_operations where status <> 'completed'
+                order by start_marker_lsn, created_at
+                """
+            )
+        ).fetchall()
+        return [
+            Reload(id, TableId(table), TableName.parse(name), ReloadStatus(status), *rest)
+            for id, table, name, status, *rest in rows
+        ]
+
+    def begin(self, connection: Connection, reload: Reload) -> None:
+        self._set(connection, reload.export_id, ReloadStatus.ACTIVE)
+        connection.execute(
+            self.registry.sql(
+                """
+                update {schema}.table_state t
+                set current_mode = 'reloading', reload_export_id = o.export_id,
+                    reload_start_lsn = o.start_marker_lsn, updated_at = now()
+                from {schema}.reload_operations o
+                where o.export_id = %s and t.table_name = o.table_name
+                """
+            ),
+            (reload.export_id,),
+        )
+
+    def exported(
+        self, connection: Connection, changes: TableChanges, rows: int, delta: Sequence[Entry]
+    ) -> None:
+        """The copy of a table that is being reloaded is registered, with those changes that came meanwhile
+        and are not in it. Somebody else's is completed with that."""
+        if not self.registry.enabled:
+            return
+        table = changes.delivery.id
+        row = connection.execute(
+            self.registry.sql(
+                """
+                update {schema}.reload_operations set
+                    status = case when external then 'completed' else 'exported' end,
+                    completed_at = case when external then now() end, rows_exported = %s
+                where table_id = %s and status = 'active' returning export_id, start_marker_lsn::text
+                """
+            ),
+            (rows, table),
+        ).fetchone()
+        if row is None:
+            return
+        self._clear(connection, row[0])
+        if self.strategy == "validate":
+            self._validate(connection, changes, row[0], Lsn.parse(row[1]), sum(one.rows for one in delta))
+
+    def _validate(
+        self, connection: Connection, changes: TableChanges, id: uuid.UUID, start: Lsn, written: int
+    ) -> None:
+        """Count what came since START, what of it is in the copy, and what was written."""
+        came = unseen = 0
+        for run in changes.runs:
+            for rows in rows_of(replace(changes, copied=None), run):
+                since = rows.filter(pc.greater_equal(rows["commit_lsn"], start.value))
+                came += len(since)
+                seen = changes.copied.sees(since["xid"].to_numpy()) if changes.copied else np.zeros(0)
+                unseen += len(since) - int(seen.sum())
+        connection.execute(
+            self.registry.sql(
+                "update {schema}.reload_operations set delta_rows = %s, delta_applied = %s"
+                " where export_id = %s"
+            ),
+            (came, unseen, id),
+        )
+        counts = {"came": came, "in_the_copy": came - unseen, "not_in_it": unseen, "lines": written}
+        tell = _log.info if written >= unseen else _log.error  # a change of a key is two lines
+        tell("reload: the changes meanwhile", table=str(changes.delivery.table.name), **counts)
+
+    def complete(self, connection: Connection, reload: Reload) -> None:
+        self._set(connection, reload.export_id, ReloadStatus.COMPLETED)
+        self._clear(connection, reload.export_id)
+
+    def forget(self, connection: Connection, table: TableId) -> None:
+        """The table is no longer followed."""
+        if not self.registry.enabled:
+            return
+        connection.execute(
+            self.registry.sql(
+                "delete from {schema}.reload_operations where table_id = %s and status <> 'completed'"
+            ),
+            (table,),
+        )
+
+    def _set(self, connection: Connection, id: uuid.UUID, status: ReloadStatus) -> None:
+        connection.execute(
+            self.registry.sql(
+                "update {schema}.reload_operations set status = %s,"
+                " completed_at = case when %s = 'completed' then now() end where export_id = %s"
+            ),
+            (status.value, status.value, id),
+        )
+
+    def _clear(self, connection: Connection, id: uuid.UUID) -> None:
+        connection.execute(
+            self.registry.sql(
+                """
+                update {schema}.table_state t set reload_export_id = null, reload_start_lsn = null
+                from {schema}.reload_operations o
+                where o.export_id = %s and t.reload_export_id = o.export_id and o.status = 'completed'
+                """
+            ),
+            (id,),
+        )

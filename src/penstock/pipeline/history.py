@@ -1,0 +1,52 @@
+"""Schema changes that came in the stream: the rows of `ddl_history` between two positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+
+import structlog
+
+from penstock.model import Lsn, TableId
+from penstock.model.ddl import DdlEvent, Marker
+from penstock.spark import plan
+from penstock.spark.plan import Slice
+from penstock.spool.segment import Op
+
+_log = structlog.get_logger("penstock.pipeline")
+
+
+def events(parts: Iterable[Slice], start: Lsn) -> list[DdlEvent]:
+    """In the order in which they happened."""
+    return [event for part in parts for event in _events(part) if event.lsn >= start]
+
+
+def _events(part: Slice) -> Iterator[DdlEvent]:
+    assert part.table is not None
+    names = part.table.column_names
+    for batch in plan.read(part):
+        for row in batch.to_pylist():
+            if row["op"] == Op.INSERT:
+                said = dict(zip(names, row["after"], strict=True))
+                table = said.get("table_id")
+                yield DdlEvent(
+                    lsn=Lsn(row["commit_lsn"]),
+                    at=datetime.fromisoformat(said["event_time"]),
+                    tag=said.get("ddl_tag") or "",
+                    table=TableId(int(table)) if table else None,
+                    command=said.get("ddl_command") or "",
+                    comment=said.get("comment"),
+                )
+
+
+def markers(found: Sequence[DdlEvent], prefix: str | None) -> list[Marker]:
+    """The markers of reloads among them; one that cannot be read is told of and left."""
+    made = []
+    for event in found if prefix is not None else ():
+        try:
+            marker = Marker.of(event, prefix or "")
+        except ValueError as error:
+            _log.warning("a reload's marker cannot be read", error=str(error), comment=event.comment)
+        else:
+            made += [marker] if marker is not None else []
+    return made

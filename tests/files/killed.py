@@ -1,0 +1,63 @@
+"""`python -m tests.files.killed CONFIG POINT`: a pipeline that is killed when it comes to a point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.config import load
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.files.export import Sheet
+from penstock.destinations.files.target import FilesTarget
+from penstock.model.ddl import END, START
+from penstock.pipeline.reload import Reloads
+from penstock.pipeline.run import Pipeline
+
+
+def die(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: type, name: str, when: Callable[..., bool] = lambda *_: True) -> None:
+    own = getattr(owner, name)
+
+    def dying(self: Any, *given: Any) -> Any:
+        if when(*given):
+            die()
+        return own(self, *given)
+
+    setattr(owner, name, dying)
+
+
+def after(owner: type, name: str, when: Callable[..., bool]) -> None:
+    own = getattr(owner, name)
+
+    def dying(self: Any, *given: Any) -> Any:
+        said = own(self, *given)
+        if when(*given):
+            die()
+        return said
+
+    setattr(owner, name, dying)
+
+
+def has(action: str) -> Callable[[ChangeBatch], bool]:
+    return lambda batch: any(marker.action == action for marker in batch.markers)
+
+
+POINTS: dict[str, Callable[[], None]] = {
+    "before START": lambda: before(FilesTarget, "write", has(START)),
+    "after START, before the export": lambda: before(FilesTarget, "begin_reload"),
+    "during the export": lambda: before(Sheet, "finish"),
+    "after the export, before END": lambda: before(Reloads, "_end"),
+    "after END": lambda: after(FilesTarget, "write", has(END)),
+}
+
+
+if __name__ == "__main__":
+    POINTS[sys.argv[2]]()
+    Pipeline(load(Path(sys.argv[1]))).run()
