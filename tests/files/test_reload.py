@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from penstock.cli import app
 from penstock.model import TableName
+from penstock.model.errors import UnknownTable
 from penstock.model.phases import Phase
 from tests.bed import Database
 from tests.files.consumer import Consumer
@@ -123,3 +126,113 @@ def test_a_reload_survives_a_kill(
         until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
         assert full_copies(source) == 2
     assert there(tmp_path) == registered(source)
+
+
+def test_somebody_elses_export_is_followed(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """He sets both markers, and registers nothing here: what the consumer gets are the changes since."""
+    make_users(source)
+    consumer = Consumer(source, destination)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+        export = ask(source, external=True)
+        pipeline.until(lambda: status(source, export) == "active")
+        source.execute("update users set name = 'in the export' where id = 1")
+        with source.connect() as reader:
+            snapshot, rows = reader.execute(
+                "select pg_current_snapshot()::text, (select array_agg(u::text) from users u)"
+            ).fetchone() or (None, None)
+        source.execute(
+            "update users set name = 'after it' where id = 2", "insert into users values (500, 'x')"
+        )
+        assert "streaming" not in str(source.query("select current_mode from cdc_registry.table_state"))
+        ask(source, "EXPORT_END", export, snapshot=snapshot)
+        completed(pipeline, source, export)
+        destination.execute("update users set name = 'in the export' where id = 1")  # as he has it
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+    assert rows is not None
+    assert len(rows) == 100
+    assert full_copies(source) == 1
+
+
+def test_reloads_wait_for_each_other_and_count_what_came_meanwhile(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    names = ["a", "b", "c"]
+    source.execute(
+        *(f"create table {name} (id int primary key, n int)" for name in names),
+        *(f"insert into {name} select i, i from generate_series(1, 100) i" for name in names),
+    )
+    options = {"delta_strategy": "validate", "max_concurrent": 1}
+    config = configuration(tmp_path, source, to_files(tmp_path, reload_coordination=options))
+    with running(config, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, *(f"public.{name}" for name in names))
+        for name in names:
+            said = json.dumps({"action": "EXPORT_START", "export_id": name})
+            source.execute(
+                f"comment on table {name} is 'CDC_RELOAD: {said}'; update {name} set n = 0 where id < 9"
+            )
+        statuses = "select status, count(*) from cdc_registry.reload_operations group by 1"
+        active = 0
+        while dict(source.query(statuses)).get("completed") != 3:
+            active = max(active, dict(source.query(statuses)).get("active", 0))
+            pipeline.until(lambda: True)
+    assert active <= 1
+    for came, applied, rows in source.query(
+        "select delta_rows, delta_applied, rows_exported from cdc_registry.reload_operations"
+    ):
+        assert (came, applied, rows) == (8, 0, 100)
+    assert full_copies(source) == 6
+
+
+def test_reload_is_asked_for_on_the_command_line(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    make_users(source)
+    config = configuration(tmp_path, source, to_files(tmp_path))
+    with running(config, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        told = CliRunner().invoke(app, ["reload", str(config), "public.us*"])
+        assert (told.exit_code, told.stdout) == (0, "public.users of source will be copied anew\n")
+        pipeline.until(lambda: full_copies(source) == 2)
+        pipeline.until(lambda: comment(source) == "People, and what they are called")
+        nothing = CliRunner().invoke(app, ["reload", str(config), "public.nobody"])
+        assert isinstance(nothing.exception, UnknownTable)
+
+
+def test_without_triggers_a_reload_goes_through_the_state(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    make_users(source)
+    sources = [{"name": "source", "dsn": source.dsn, "ddl_capture": "off"}]
+    config = configuration(tmp_path, source, to_files(tmp_path), sources=sources)
+    with running(config, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        assert CliRunner().invoke(app, ["reload", str(config), "users"]).exit_code == 0
+        pipeline.until(lambda: full_copies(source) == 2)
+    assert comment(source) == "People, and what they are called"
+    assert source.query("select to_regclass('public.ddl_history')") == [(None,)]
+
+
+def test_a_role_that_owns_nothing_does_without_triggers_and_markers(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    make_users(source)
+    role = f"reader_{source.name}"
+    source.execute(
+        f"create role {role} login replication",
+        f"grant select on users to {role}; grant create on database {source.name} to {role}",
+        "create publication scenario for table users",
+    )
+    replication = {"publication_name": "scenario", "create_publication": False}
+    dsn = source.server.dsn(source.name, user=role)
+    sources = [{"name": "source", "dsn": dsn, "replication": replication}]
+    consumer = Consumer(source, destination)
+    config = configuration(tmp_path, source, to_files(tmp_path), sources=sources)
+    with running(config, spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+        source.execute("alter table users add column age int", "insert into users values (300, 'x', 5)")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+    assert source.query("select count(*) from cdc_registry.file_log where file_type = 'ddl'") == [(1,)]
+    source.execute(f"drop owned by {role}", f"drop role {role}")

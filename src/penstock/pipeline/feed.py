@@ -119,6 +119,7 @@ class Feed:
                 return
         if self.source.ddl_capture == "on":
             raise ddl.denied()
+        self.marker = None
         self._log.info("schema changes show with a table's next change: the role may not create triggers")
 
     def _begin(self) -> None:

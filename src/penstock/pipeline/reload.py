@@ -85,14 +85,19 @@ class Reloads:
             self._open = list(self._target.reloads(self._source))
             self._restore_comments()
         for reload in list(self._open):
-            if reload.external:
-                self._follow_external(reload)
-            elif reload.status is ReloadStatus.QUEUED:
-                self._begin(reload)
-            elif reload.status is ReloadStatus.ACTIVE and self._tables.is_streaming(reload.table):
-                self._open = None  # it was handed over
-            elif reload.status is ReloadStatus.EXPORTED:
-                self._end(reload)
+            self._take_on(reload)
+            if self._open is None:  # it is another one now: the rest comes with the next look
+                return
+
+    def _take_on(self, reload: Reload) -> None:
+        if reload.external:
+            self._follow_external(reload)
+        elif reload.status is ReloadStatus.QUEUED:
+            self._begin(reload)
+        elif reload.status is ReloadStatus.ACTIVE and self._tables.is_streaming(reload.table):
+            self._open = None  # it was handed over
+        elif reload.status is ReloadStatus.EXPORTED:
+            self._end(reload)
 
     def _begin(self, reload: Reload) -> None:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE]
@@ -120,10 +125,11 @@ class Reloads:
             self._target.begin_reload(self._source, reload)
             self._tables.wait(reload.table, reload.export_id.hex)
             self._open = None
+        elif reload.status is ReloadStatus.ACTIVE and self._tables.is_streaming(reload.table):
+            self._open = None  # it went on
         elif reload.status is ReloadStatus.ACTIVE and reload.ended:
             seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
             self._tables.go_on(reload.table, seen)
-            self._open = [one for one in self._open or () if one is not reload]
 
     def _restore_comments(self) -> None:
         """Give tables of which no reload is open their own comment back."""

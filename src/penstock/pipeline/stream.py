@@ -352,7 +352,7 @@ class Stream:
 
     def go_on(self, table: TableId, seen: Visibility | None) -> None:
         state = self.tables.get(table)
-        if state is not None and state.phase is Phase.FINISHED_COPY:
+        if state is not None and state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
             self.tables.put(replace(state, snapshot=seen, snapshot_lsn=self.position), "it was copied")
 
     # Tables that come and go

@@ -18,6 +18,8 @@ Algorithm = Literal["gzip", "zstd", "none"]
 
 GZIP_WINDOW = 31
 """zlib's way to ask for gzip's own header."""
+BEST = 7
+"""zlib-ng's own best for rows: 8 takes half as long again for 0.3 % less, 9 makes them a tenth larger."""
 FAST = 3
 """Up to this level isal compresses: five times as fast as zlib-ng, a quarter larger."""
 
@@ -52,7 +54,7 @@ class Compression:
         if self.level <= FAST:
             made: Compressor = isal_zlib.compressobj(self.level, isal_zlib.DEFLATED, GZIP_WINDOW)
             return made
-        return zlib_ng.compressobj(self.level, zlib_ng.DEFLATED, GZIP_WINDOW)
+        return zlib_ng.compressobj(min(self.level, BEST), zlib_ng.DEFLATED, GZIP_WINDOW)
 
     def compressed(self, blocks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
         """The blocks as one whole, a little at a time."""

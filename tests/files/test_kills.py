@@ -1,0 +1,101 @@
+"""Whatever is killed on the way, a consumer that follows the registry rebuilds every table.
+
+Killed, at random: the capture, the driver with everything that hangs on it, the Python workers, the source's
+server, on which the registry is. Meanwhile rows and schemas change, tables are reloaded, and the consumer
+reads what is registered, checking every file's size and SHA-256.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+
+from penstock.model import TableName
+from penstock.postgres import ddl
+from penstock.postgres.connection import connect
+from tests.bed import Database
+from tests.files.consumer import Consumer
+from tests.files.test_files import to_files
+from tests.pipeline.running import configuration, difference
+from tests.pipeline.test_kills import Supervised, crash
+from tests.scenario import Workload
+
+
+def ask_for_reload(source: Database, table: TableName) -> bool:
+    said = json.dumps({"action": "EXPORT_START", "export_id": str(uuid.uuid4())})
+    name = psycopg.sql.Identifier(table.schema, table.name).as_string(None)
+    try:
+        source.execute(f"comment on table {name} is 'CDC_RELOAD: {said}'")
+    except psycopg.Error:  # the table is gone, or a lock was in the way
+        return False
+    return True
+
+
+def run_through_kills(source: Database, into: Database, folder: Path, kills: int) -> Counter[str]:
+    random = Random(os.environ.get("PENSTOCK_TEST_SEED") or time.time_ns())
+    workload = Workload(source, seed=random.randrange(1 << 30)).create()
+    workload.run(50)
+    into.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
+    with connect(source.dsn) as connection:
+        assert ddl.install(connection, "CDC_RELOAD:")
+    source.execute("alter publication scenario add table ddl_history")
+    replication = {"publication_name": "scenario", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+    pipeline = Supervised(configuration(folder, source, to_files(folder), sources=sources))
+    consumer = Consumer(source, into)
+    victims: dict[str, Callable[[], bool]] = {
+        "capture": lambda: pipeline.kill_child("penstock.capture"),
+        "driver": pipeline.kill,
+        "worker": lambda: pipeline.kill_child("penstock.spark.daemon", "pyspark.daemon"),
+        "source": lambda: crash(source.server),
+        "reload": lambda: ask_for_reload(source, random.choice(workload.tables)),
+    }
+    done: Counter[str] = Counter()
+    try:
+        with workload.running(writers=2):
+            while done.total() < kills:
+                time.sleep(random.uniform(1, 6))
+                pipeline.check()
+                consume(consumer)
+                victim = random.choice(list(victims))
+                if victims[victim]():
+                    done[victim] += 1
+        end = time.monotonic() + 180
+        while told := difference(source, into, workload.tables):
+            pipeline.check()
+            assert time.monotonic() < end, told
+            consume(consumer)
+            time.sleep(0.5)
+    finally:
+        code = pipeline.stop()
+    assert code == 0
+    return done
+
+
+def consume(consumer: Consumer) -> None:
+    """The registry's server may be down, and the registry not made yet."""
+    try:
+        consumer.run()
+    except (psycopg.OperationalError, psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        time.sleep(0.2)
+
+
+def test_a_few_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
+    assert run_through_kills(own_database, destination, tmp_path, kills=5).total() == 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_forty_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
+    done = run_through_kills(own_database, destination, tmp_path, kills=40)
+    assert done.total() == 40
+    assert len(done) == 5

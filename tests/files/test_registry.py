@@ -1,0 +1,144 @@
+"""The registry and what goes with it: order, cleaning up, schema changes, start-up modes."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.model import TableName
+from penstock.model.phases import Phase
+from tests.bed import Database
+from tests.files.consumer import Consumer, unpacked
+from tests.files.test_files import to_files, until_rebuilt
+from tests.pipeline.running import configuration, running
+
+THINGS = [TableName("public", "things")]
+
+
+def make_things(source: Database) -> None:
+    source.execute(
+        "create table things (id int primary key, name text)",
+        "insert into things select i, 'thing ' || i from generate_series(1, 50) i",
+    )
+
+
+def paths(source: Database, kind: str) -> list[str]:
+    found = source.query(
+        "select file_path from cdc_registry.file_log where file_type = %s order by end_lsn", kind
+    )
+    return [path for (path,) in found]
+
+
+def test_what_the_source_ran_is_told(spark: SparkSession, source: Database, tmp_path: Path) -> None:
+    make_things(source)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.things")
+        source.execute(
+            "create index things_name on things (name)",
+            "alter table things add column size int default 3; insert into things values (99, 'x', 4)",
+        )
+        pipeline.until(lambda: any("add column" in unpacked(p).decode() for p in paths(source, "ddl")))
+        pipeline.until(lambda: len(paths(source, "streaming")) == 1)
+        source.execute("drop index things_name", "drop table things")
+        pipeline.until(lambda: "DROP TABLE" in str(source.query("select ddl_tag from ddl_history")))
+    told = "".join(unpacked(path).decode() for path in paths(source, "ddl"))
+    assert "] CREATE INDEX\n--   create index things_name on things (name)" in told
+    assert "] ALTER TABLE\n--   alter table things add column size int default 3; insert into" in told
+    assert """\nalter table "public"."things" add column "size" integer default '3';\n""" in told
+    flagged = source.query("select distinct file_type from cdc_registry.file_log where has_ddl order by 1")
+    assert flagged == [("ddl",), ("streaming",)]
+    tags = source.query("select ddl_tag from ddl_history where schema_name = 'public' order by id")
+    assert [tag for (tag,) in tags] == ["CREATE INDEX", "ALTER TABLE", "DROP INDEX", "DROP TABLE"]
+
+
+def test_old_files_go_when_consumers_are_past_them(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    make_things(source)
+    registry = {"cleanup_after_days": 1}
+    config = configuration(tmp_path, source, to_files(tmp_path, file_registry=registry))
+    with running(config, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.things")
+        source.execute("insert into things values (60, 'a')")
+        pipeline.until(lambda: len(paths(source, "streaming")) == 1)
+    (full,), (changes,) = paths(source, "full_reload"), paths(source, "streaming")
+    source.execute(
+        "update cdc_registry.file_log set created_at = now() - interval '2 days'",
+        "insert into cdc_registry.consumers select 'me', table_name, end_lsn from cdc_registry.file_log"
+        " where file_type = 'full_reload'",
+    )
+    with running(config, spark) as pipeline:
+        source.execute("insert into things values (61, 'b')")
+        pipeline.until(lambda: not Path(full).exists())
+        assert not Path(full).parent.exists()
+        pipeline.until(lambda: len(paths(source, "streaming")) == 2)
+    assert paths(source, "full_reload") == []
+    assert Path(changes).exists(), "the consumer has not read it"
+    assert source.query("table cdc_registry.removals") == []
+
+
+def test_start_up_modes(spark: SparkSession, source: Database, destination: Database, tmp_path: Path) -> None:
+    make_things(source)
+
+    def config(mode: str) -> Path:
+        sources = [{"name": "source", "dsn": source.dsn, "startup_mode": mode}]
+        return configuration(tmp_path, source, to_files(tmp_path), sources=sources)
+
+    with running(config("streaming_only"), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.things")
+        source.execute("insert into things values (60, 'a')")
+        pipeline.until(lambda: len(paths(source, "streaming")) == 1)
+        assert paths(source, "full_reload") == []
+    with running(config("force_reload"), spark) as pipeline:
+        pipeline.until(lambda: len(paths(source, "full_reload")) == 1)
+        pipeline.until_phase(Phase.READY, "public.things")
+    with running(config("auto"), spark) as pipeline:
+        source.execute("insert into things values (61, 'b')")
+        pipeline.until(lambda: len(paths(source, "streaming")) == 2)
+        assert len(paths(source, "full_reload")) == 1
+    source.execute(
+        "delete from cdc_registry.file_log"
+        " where end_lsn < (select min(end_lsn) from cdc_registry.file_log where file_type = 'schema')"
+    )
+    consumer = Consumer(source, destination)
+    consumer.run()
+    assert destination.query("select count(*) from things") == [(52,)]
+
+
+def test_without_a_registry_files_are_written_all_the_same(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    make_things(source)
+    config = configuration(tmp_path, source, to_files(tmp_path, file_registry={"enabled": False}))
+    folder = tmp_path / "files" / "public.things"
+
+    def written(files: int) -> bool:
+        return len(list(folder.glob("*/streaming.csv.gz"))) == files
+
+    for number in (1, 2):
+        with running(config, spark) as pipeline:
+            pipeline.until_phase(Phase.READY, "public.things")
+            source.execute(f"insert into things values ({number + 60}, 'x')")
+            pipeline.until(partial(written, number))
+    assert len(list(folder.glob("*/full_reload.csv.gz"))) == 1
+    assert source.query("select to_regclass('cdc_registry.file_log')") == [(None,)]
+
+
+def test_a_publication_of_all_tables_has_the_registry_and_that_does_no_harm(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    make_things(source)
+    source.execute("create publication everything for all tables")
+    replication = {"publication_name": "everything", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+    consumer = Consumer(source, destination)
+    with running(configuration(tmp_path, source, to_files(tmp_path), sources=sources), spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: THINGS)
+        source.execute("update things set name = 'y'")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: THINGS)
+        assert set(pipeline.tables()) == {"public.things"}
+        time.sleep(1)
+    assert len(paths(source, "streaming")) == 1
