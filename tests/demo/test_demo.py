@@ -30,6 +30,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
+@pytest.mark.slow
 def test_the_demo_proves_source_and_stream_equal(folder: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--to", "spark", "--seconds", "3", "--rows", "500", "--keep", folder],

@@ -52,6 +52,7 @@ def has(action: str) -> Callable[[ChangeBatch], bool]:
 POINTS: dict[str, Callable[[], None]] = {
     "before START": lambda: before(FilesTarget, "write", has(START)),
     "after START, before the export": lambda: before(FilesTarget, "begin_reload"),
+    "when the export is to begin": lambda: after(FilesTarget, "begin_reload", lambda *_: True),
     "during the export": lambda: before(Sheet, "finish"),
     "after the export, before END": lambda: before(Reloads, "_end"),
     "after END": lambda: after(FilesTarget, "write", has(END)),

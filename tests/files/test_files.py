@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model import TableName
@@ -70,6 +71,7 @@ def test_a_table_arrives_and_is_followed(
         pipeline.until_phase(Phase.READY, "public.users")
 
 
+@pytest.mark.slow
 def test_a_random_workload_is_rebuilt(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:

@@ -90,7 +90,7 @@ def consume(consumer: Consumer) -> None:
 
 
 def test_a_few_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
-    assert run_through_kills(own_database, destination, tmp_path, kills=5).total() == 5
+    assert run_through_kills(own_database, destination, tmp_path, kills=3).total() == 3
 
 
 @pytest.mark.slow

@@ -137,7 +137,7 @@ def run_through_kills(
 
 
 def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
-    assert run_through_kills(own_database, far_database, tmp_path, kills=6).total() == 6
+    assert run_through_kills(own_database, far_database, tmp_path, kills=4).total() == 4
 
 
 @pytest.mark.slow

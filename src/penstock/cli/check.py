@@ -64,14 +64,18 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
         yield ("source", source.name), preflight.run(source, config.spool.path, captured) + damage
         tables += preflight.published(source) if config.destinations else []
     for destination in config.destinations:
-        yield ("destination", destination.name), _destination(destination, tables)
+        yield ("destination", destination.name), _destination(config, destination, tables)
     yield ("state", config.pipeline), [_state(config)]
 
 
-def _destination(destination: DestinationConfig, tables: list[TableName]) -> list[Check]:
+def _destination(config: Config, destination: DestinationConfig, tables: list[TableName]) -> list[Check]:
     from penstock.postgres.preflight.check import failure
 
     match destination.type:
+        case "files":
+            from penstock.destinations.files import preflight as files
+
+            return files.run(config, destination)
         case "postgres":
             from penstock.destinations.postgres import preflight
             from penstock.pipeline.tables import target_of
@@ -79,7 +83,9 @@ def _destination(destination: DestinationConfig, tables: list[TableName]) -> lis
             return preflight.run(destination, sorted({target_of(destination, table) for table in tables}))
         case "python":
             return [_class(destination)]
-    return [failure("type", f"{destination.type} is not known", "Penstock has postgres and python so far")]
+    return [
+        failure("type", f"{destination.type} is not known", "Penstock has files, postgres and python so far")
+    ]
 
 
 def _class(destination: DestinationConfig) -> Check:

@@ -81,31 +81,38 @@ class Reloads:
             self._log.info(f"reload: {marker.action}", table=marker.table, export_id=str(marker.export_id))
 
     def settle(self) -> None:
+        asked = self._open is None
         if self._open is None:
             self._open = list(self._target.reloads(self._source))
             self._restore_comments()
         for reload in list(self._open):
-            self._take_on(reload)
+            streaming = self._tables.is_streaming(reload.table)
+            if reload.status is ReloadStatus.QUEUED and streaming and self._has_room(reload):
+                self._target.begin_reload(self._source, reload)
+                self._stop_table(reload)
+                self._open = None
+            elif reload.status is ReloadStatus.ACTIVE and streaming and asked:
+                self._stop_table(reload)  # a crash came between the two
+            elif reload.status is ReloadStatus.ACTIVE and streaming:
+                self._open = None  # it was handed over
+            elif reload.status is ReloadStatus.ACTIVE and reload.external and reload.ended:
+                self._tables.go_on(
+                    reload.table, Visibility.parse(reload.snapshot) if reload.snapshot else None
+                )
+            elif reload.status is ReloadStatus.EXPORTED:
+                self._end(reload)
             if self._open is None:  # it is another one now: the rest comes with the next look
                 return
 
-    def _take_on(self, reload: Reload) -> None:
-        if reload.external:
-            self._follow_external(reload)
-        elif reload.status is ReloadStatus.QUEUED:
-            self._begin(reload)
-        elif reload.status is ReloadStatus.ACTIVE and self._tables.is_streaming(reload.table):
-            self._open = None  # it was handed over
-        elif reload.status is ReloadStatus.EXPORTED:
-            self._end(reload)
+    def _has_room(self, reload: Reload) -> bool:
+        active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
+        return reload.external or len(active) < self._most
 
-    def _begin(self, reload: Reload) -> None:
-        active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE]
-        if len(active) >= self._most or not self._tables.is_streaming(reload.table):
-            return
-        self._target.begin_reload(self._source, reload)
-        self._tables.reload(reload.table, f"reload {reload.export_id}")
-        self._open = None
+    def _stop_table(self, reload: Reload) -> None:
+        if reload.external:
+            self._tables.wait(reload.table, reload.export_id.hex)
+        else:
+            self._tables.reload(reload.table, f"reload {reload.export_id}")
 
     def _end(self, reload: Reload) -> None:
         """Say that the copy is there: in the stream, where that may be said."""
@@ -119,17 +126,6 @@ class Reloads:
             self._log.info("reload: END cannot be set, the table is not the role's", table=str(reload.name))
             self._target.complete_reload(self._source, reload)
             self._open = None
-
-    def _follow_external(self, reload: Reload) -> None:
-        if reload.status is ReloadStatus.QUEUED and self._tables.is_streaming(reload.table):
-            self._target.begin_reload(self._source, reload)
-            self._tables.wait(reload.table, reload.export_id.hex)
-            self._open = None
-        elif reload.status is ReloadStatus.ACTIVE and self._tables.is_streaming(reload.table):
-            self._open = None  # it went on
-        elif reload.status is ReloadStatus.ACTIVE and reload.ended:
-            seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
-            self._tables.go_on(reload.table, seen)
 
     def _restore_comments(self) -> None:
         """Give tables of which no reload is open their own comment back."""
