@@ -46,6 +46,8 @@ class Reloading(Protocol):
 class Tables(Protocol):
     """What becomes of the tables meanwhile: the stream does it."""
 
+    def name_of(self, table: TableId) -> str: ...
+
     def is_streaming(self, table: TableId) -> bool: ...
 
     def reload(self, table: TableId, why: str) -> None:
@@ -78,7 +80,8 @@ class Reloads:
             return
         self._open = None
         for marker in markers:
-            self._log.info(f"reload: {marker.action}", table=marker.table, export_id=str(marker.export_id))
+            name, export_id = self._tables.name_of(marker.table), str(marker.export_id)
+            self._log.info(f"reload: {marker.action}", table=name, export_id=export_id)
 
     def settle(self) -> None:
         asked = self._open is None

@@ -151,6 +151,7 @@ class Stream:
         found_parts = self.changes.parts(start, end)
         told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
         markers = history.markers(told, self.feed.marker)
+        told = [event for event in told if event.comment is None]  # a comment changes no schema
         self._take_in(found_parts.keys())
         if self.reloads is None:
             self._reload_all(markers)
@@ -332,6 +333,10 @@ class Stream:
         for marker in markers:
             if marker.action == START and not marker.external and self.is_streaming(marker.table):
                 self.reload(marker.table, f"reload {marker.export_id}")
+
+    def name_of(self, table: TableId) -> str:
+        state = self.tables.get(table)
+        return str(state.name) if state is not None else str(table)
 
     def is_streaming(self, table: TableId) -> bool:
         state = self.tables.get(table)
