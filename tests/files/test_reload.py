@@ -94,7 +94,9 @@ def registered(source: Database) -> set[str]:
 
 
 def there(folder: Path) -> set[str]:
-    return {str(path) for path in (folder / "files").rglob("*") if path.is_file()}
+    return {
+        str(path) for path in (folder / "files").rglob("*") if path.is_file() and path.name != ".penstock"
+    }
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from penstock.destinations.files.compression import Algorithm, Compression
 from penstock.destinations.files.storage import Storage
 from penstock.model import TableName
-from penstock.model.errors import PenstockError, StorageFailed
+from penstock.model.errors import ConfigError, PenstockError, StorageFailed
 from penstock.model.phases import Phase
 from penstock.state.store import Store
 from tests.bed import Database
@@ -147,7 +147,7 @@ def test_a_disk_that_fails_is_waited_for(
         pipeline.until(lambda: waits_for(pipeline) is None)
     # Nothing is there but what is registered: no partial file, no temporary one, no empty folder.
     found = [path for path in disk.base.rglob("*") if path.is_file() or not any(path.iterdir())]
-    assert {str(path) for path in found} == files_of(source)
+    assert {str(path) for path in found} == files_of(source) | {str(disk.base / ".penstock")}
 
 
 def error_of(pipeline: Running, table: TableName) -> PenstockError | None:
@@ -171,7 +171,7 @@ def test_a_file_that_finds_no_room_leaves_nothing(disk: Disk) -> None:
     assert everything(disk.base) == ["t", "t/1", "t/1/a"]
     disk.set("ro")
     with pytest.raises(StorageFailed, match="Read-only file system"):
-        storage.check()
+        storage.claim("me", anew=True)
     with pytest.raises(StorageFailed, match="Read-only file system"):
         storage.remove(["t/1/a"])
     storage.remove_if_possible(["t/1/a"])
@@ -240,7 +240,7 @@ def test_without_its_base_path_nothing_is_written_removed_or_found(storage: Stor
     written = storage.write("t/1/a", [b"x"])
     base.rename(base.with_name("elsewhere"))
     attempts: list[Callable[[], Any]] = [
-        storage.check,
+        lambda: storage.claim("me", anew=False),
         lambda: storage.put("t/2/a", [b"x"]),
         lambda: storage.remove([written.path]),
         lambda: storage.names("t"),
@@ -250,7 +250,6 @@ def test_without_its_base_path_nothing_is_written_removed_or_found(storage: Stor
         with pytest.raises(StorageFailed, match="the base path is not there") as failed:
             attempt()
         assert "it is not made anew" in failed.value.remedy
-    storage.make(anew=False)
     assert not base.exists()
     base.with_name("elsewhere").rename(base)
     storage.verify(written)
@@ -259,13 +258,25 @@ def test_without_its_base_path_nothing_is_written_removed_or_found(storage: Stor
 def test_a_folder_may_be_given_as_a_uri(tmp_path: Path) -> None:
     base = tmp_path / "a base"
     storage = Storage(f"file://{tmp_path}/a%20base", "files")
-    storage.make(anew=True)
+    storage.claim("me", anew=True)
     written = storage.write("t/1/a.csv.gz", [b"as it is"])
     assert (base / written.path).read_bytes() == b"as it is"
     assert storage.names("t") == [written.path]
     with pytest.raises(ZeroDivisionError):
         storage.write("t/2/a", (b"x" * (1 // n) for n in (1, 0)))
     storage.remove([written.path])
+    assert everything(base) == [".penstock"]
+
+
+def test_a_base_path_has_one_owner(storage: Storage) -> None:
+    base = Path(storage.base)
+    storage.claim("me", anew=True)
+    storage.claim("me", anew=False)
+    with pytest.raises(ConfigError, match="is that of me"):
+        storage.claim("somebody else", anew=True)
+    (base / ".penstock").unlink()  # as if a disk were not mounted
+    with pytest.raises(StorageFailed, match="not the one that files were written to"):
+        storage.claim("me", anew=False)
     assert everything(base) == []
 
 

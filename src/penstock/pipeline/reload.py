@@ -17,17 +17,25 @@ with END those are delivered that his snapshot has not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, cast
 
 import structlog
 
-from penstock.destinations.protocol import Reload, ReloadStatus, Target
-from penstock.model import TableId, TableName
-from penstock.model.ddl import END, Marker, marker_text
+from penstock.config.destinations import FilesOptions
+from penstock.destinations.protocol import Reload, ReloadStatus
+from penstock.model import TableName
+from penstock.model.ddl import END, START, Marker, marker_text
+from penstock.model.errors import PenstockError
+from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 from penstock.postgres import ddl
 from penstock.postgres.connection import connect
+from penstock.state.store import TableState
+
+if TYPE_CHECKING:
+    from penstock.pipeline.stream import Stream
 
 
 class Reloading(Protocol):
@@ -43,36 +51,36 @@ class Reloading(Protocol):
         """Without END having been seen: nobody could set it."""
 
 
-class Tables(Protocol):
-    """What becomes of the tables meanwhile: the stream does it."""
-
-    def name_of(self, table: TableId) -> str: ...
-
-    def is_streaming(self, table: TableId) -> bool: ...
-
-    def reload(self, table: TableId, why: str) -> None:
-        """Copy a streaming table anew."""
-
-    def wait(self, table: TableId, copy: str) -> None:
-        """Let a streaming table's changes wait for a copy that somebody else makes."""
-
-    def go_on(self, table: TableId, seen: Visibility | None) -> None:
-        """The copy is there: go on with what is not in it."""
+def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
+    """For a destination that keeps no books of reloads: the tables are copied anew, with the store for
+    witness."""
+    for marker in markers:
+        state = stream.tables.get(marker.table)
+        if marker.action == START and not marker.external and state is not None and state.phase.streams:
+            stream.copy_anew(state, f"reload {marker.export_id}")
 
 
 class Reloads:
-    def __init__(
-        self, source: str, conninfo: str, target: Target, tables: Tables, marker: str, most: int
-    ) -> None:
-        self._source = source
-        self._conninfo = conninfo
-        self._target = cast(Reloading, target)
-        self._tables = tables
+    def __init__(self, stream: Stream, marker: str, most: int) -> None:
+        self._stream = stream
+        self._source = stream.feed.name
+        self._conninfo = stream.feed.spec.conninfo
+        self._target = cast(Reloading, stream.target)
         self._marker = marker
         self._most = most
         self._open: list[Reload] | None = None
         """None: to be asked for."""
-        self._log = structlog.get_logger("penstock.pipeline").bind(source=source, destination=target.name)
+        self._log = structlog.get_logger("penstock.pipeline").bind(
+            source=self._source, destination=stream.config.name
+        )
+
+    @classmethod
+    def of(cls, stream: Stream) -> Reloads | None:
+        """Of a destination that keeps books of them, at a source that tells of them."""
+        if not stream.target.is_log or stream.feed.marker is None:
+            return None
+        options = stream.config.settings(FilesOptions).reload_coordination
+        return cls(stream, stream.feed.marker, options.max_concurrent)
 
     def seen(self, markers: Sequence[Marker]) -> None:
         """These were in a batch that is written now."""
@@ -80,8 +88,9 @@ class Reloads:
             return
         self._open = None
         for marker in markers:
-            name, export_id = self._tables.name_of(marker.table), str(marker.export_id)
-            self._log.info(f"reload: {marker.action}", table=name, export_id=export_id)
+            state = self._stream.tables.get(marker.table)
+            name = str(state.name) if state is not None else str(marker.table)
+            self._log.info(f"reload: {marker.action}", table=name, export_id=str(marker.export_id))
 
     def settle(self) -> None:
         asked = self._open is None
@@ -89,33 +98,56 @@ class Reloads:
             self._open = list(self._target.reloads(self._source))
             self._restore_comments()
         for reload in list(self._open):
-            streaming = self._tables.is_streaming(reload.table)
-            if reload.status is ReloadStatus.QUEUED and streaming and self._has_room(reload):
-                self._target.begin_reload(self._source, reload)
-                self._stop_table(reload)
-                self._open = None
-            elif reload.status is ReloadStatus.ACTIVE and streaming and asked:
-                self._stop_table(reload)  # a crash came between the two
-            elif reload.status is ReloadStatus.ACTIVE and streaming:
-                self._open = None  # it was handed over
-            elif reload.status is ReloadStatus.ACTIVE and reload.external and reload.ended:
-                self._tables.go_on(
-                    reload.table, Visibility.parse(reload.snapshot) if reload.snapshot else None
-                )
-            elif reload.status is ReloadStatus.EXPORTED:
-                self._end(reload)
+            state = self._stream.tables.get(reload.table)
+            if state is not None:
+                self._take_on(reload, state, asked)
             if self._open is None:  # it is another one now: the rest comes with the next look
                 return
+
+    def _take_on(self, reload: Reload, state: TableState, asked: bool) -> None:
+        """`asked`: the status is that of this moment, and not one from before."""
+        streams, active = state.phase.streams, reload.status is ReloadStatus.ACTIVE
+        if reload.status is ReloadStatus.QUEUED and streams and self._has_room(reload):
+            self._target.begin_reload(self._source, reload)
+            self._stop(reload, state)
+            self._open = None
+        elif active and streams and asked:
+            self._stop(reload, state)  # a crash came between the two
+        elif active and streams:
+            self._open = None  # it was handed over
+        elif active and reload.external and reload.ended:
+            self._go_on(reload, state)
+        elif reload.status is ReloadStatus.EXPORTED:
+            self._end(reload)
 
     def _has_room(self, reload: Reload) -> bool:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
         return reload.external or len(active) < self._most
 
-    def _stop_table(self, reload: Reload) -> None:
-        if reload.external:
-            self._tables.wait(reload.table, reload.export_id.hex)
-        else:
-            self._tables.reload(reload.table, f"reload {reload.export_id}")
+    def _stop(self, reload: Reload, state: TableState) -> None:
+        """The table is copied anew, or its changes wait for the copy that somebody else makes."""
+        if not reload.external:
+            self._stream.copy_anew(state, f"reload {reload.export_id}")
+            return
+        position, why = self._stream.position, PenstockError("it waits for a copy")
+        self._stream.target.hold(self._source, reload.table, position, why)
+        waiting = replace(
+            state,
+            phase=Phase.FINISHED_COPY,
+            copy=reload.export_id.hex,
+            position=position,
+            snapshot=None,
+            snapshot_lsn=None,
+        )
+        self._stream.tables.hold_at(waiting, position)
+        self._stream.tables.put(waiting, "somebody else copies it")
+
+    def _go_on(self, reload: Reload, state: TableState) -> None:
+        """His copy is there: the stream hands it over, with what is not in it."""
+        if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
+            seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
+            copied = replace(state, snapshot=seen, snapshot_lsn=self._stream.position)
+            self._stream.tables.put(copied, "it was copied")
 
     def _end(self, reload: Reload) -> None:
         """Say that the copy is there: in the stream, where that may be said."""

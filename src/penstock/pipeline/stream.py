@@ -23,21 +23,18 @@ import structlog
 from pyspark.sql import SparkSession
 
 from penstock.config import Config
-from penstock.config.destinations import FilesOptions
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.ddl import START, Marker
 from penstock.model.errors import PenstockError, Scope
 from penstock.model.phases import Phase
-from penstock.model.visibility import Visibility
 from penstock.pipeline import history
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, replaced
 from penstock.pipeline.feed import Feed, Found
-from penstock.pipeline.reload import Reloads
+from penstock.pipeline.reload import Reloads, reload_at_once
 from penstock.pipeline.tables import Tables
 from penstock.pipeline.transform import Transforms
 from penstock.spark.plan import Slice
@@ -64,7 +61,7 @@ class Stream:
         self.tables = Tables(store, self._manifest, feed.name, destination)
         self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
         self.drive = Drive(config, feed, destination, store, self)
-        self.reloads = reloads_of(self, feed, target, destination)
+        self.reloads = Reloads.of(self)
         self.transforms: Transforms
         self._told = 0.0
         self._aligned = False
@@ -154,7 +151,7 @@ class Stream:
         told = [event for event in told if event.comment is None]  # a comment changes no schema
         self._take_in(found_parts.keys())
         if self.reloads is None:
-            self._reload_all(markers)
+            reload_at_once(self, markers)
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
         if self.target.is_log:
             found_parts = {event.table: [] for event in told if event.table is not None} | found_parts
@@ -197,7 +194,7 @@ class Stream:
             found = self.changes.of(state, parts, start)
             if not isinstance(found, CopyAnew):
                 return self._transformed(found[0]), found[1]
-            self._copy_anew(state, found.why)
+            self.copy_anew(state, found.why)
         except PenstockError as error:
             if error.policy.scope != "table":
                 raise
@@ -205,7 +202,7 @@ class Stream:
             self.fail(state, error, start)
         return None
 
-    def _copy_anew(self, state: TableState, why: str) -> None:
+    def copy_anew(self, state: TableState, why: str) -> None:
         """The destination is told as well: it must not take the table for one that follows the stream."""
         told = PenstockError(f"it is copied anew: {why}")
         self.target.hold(self.feed.name, state.key.table, self.position, told)
@@ -245,7 +242,7 @@ class Stream:
             elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
                 self._retry(state, reached)
             elif state.phase.streams and state.detail.get(RELOAD):
-                self._copy_anew(state, "asked to reload")
+                self.copy_anew(state, "asked to reload")
             elif state.phase.streams:
                 self._follow(state, reached)
             if state.key.table in self._leaving and self._leaving[state.key.table] <= reached:
@@ -295,7 +292,7 @@ class Stream:
             return
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
-            self._copy_anew(state, changes.why)
+            self.copy_anew(state, changes.why)
             return
         waiting, after = changes
         self._guard(state, lambda: self.target.catch_up(self._transformed(waiting), reached), after)
@@ -321,44 +318,10 @@ class Stream:
         if found is None:
             return
         if isinstance(found, CopyAnew):
-            self._copy_anew(state, found.why)
+            self.copy_anew(state, found.why)
             return
         changes, after = found
         self._guard(state, lambda: self.target.catch_up(self._transformed(changes), reached), after)
-
-    # Reloads
-
-    def _reload_all(self, markers: Iterable[Marker]) -> None:
-        """A destination that keeps no books of reloads copies the tables anew, with the store for witness."""
-        for marker in markers:
-            if marker.action == START and not marker.external and self.is_streaming(marker.table):
-                self.reload(marker.table, f"reload {marker.export_id}")
-
-    def name_of(self, table: TableId) -> str:
-        state = self.tables.get(table)
-        return str(state.name) if state is not None else str(table)
-
-    def is_streaming(self, table: TableId) -> bool:
-        state = self.tables.get(table)
-        return state is not None and state.phase.streams
-
-    def reload(self, table: TableId, why: str) -> None:
-        state = self.tables.get(table)
-        assert state is not None
-        self._copy_anew(state, why)
-
-    def wait(self, table: TableId, copy: str) -> None:
-        state = self.tables.get(table)
-        assert state is not None
-        self.target.hold(self.feed.name, table, self.position, PenstockError("it waits for a copy"))
-        waiting = replace(state, phase=Phase.FINISHED_COPY, copy=copy, position=self.position, snapshot=None)
-        self.tables.hold_at(waiting, self.position)
-        self.tables.put(replace(waiting, snapshot_lsn=None), "somebody else copies it")
-
-    def go_on(self, table: TableId, seen: Visibility | None) -> None:
-        state = self.tables.get(table)
-        if state is not None and state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
-            self.tables.put(replace(state, snapshot=seen, snapshot_lsn=self.position), "it was copied")
 
     # Tables that come and go
 
@@ -375,7 +338,7 @@ class Stream:
             state = known[table]
             if state.phase.streams and replaced(state.detail, found.tables[table]):
                 names = ", ".join(replaced(state.detail, found.tables[table]))
-                self._copy_anew(state, f"columns were made anew: {names}")
+                self.copy_anew(state, f"columns were made anew: {names}")
 
     def _take_in(self, tables: Iterable[TableId]) -> None:
         """Tables of which changes come before they were found: they may have been published just now, or
@@ -392,11 +355,3 @@ class Stream:
         self.target.forget(self.feed.name, state.key.table)
         self.tables.remove(state)
         self._leaving.pop(state.key.table)
-
-
-def reloads_of(stream: Stream, feed: Feed, target: Target, destination: DestinationConfig) -> Reloads | None:
-    """Of a destination that keeps books of them, at a source that tells of them."""
-    if not target.is_log or feed.marker is None:
-        return None
-    most = destination.settings(FilesOptions).reload_coordination.max_concurrent
-    return Reloads(feed.name, feed.spec.conninfo, target, stream, feed.marker, most)

@@ -45,6 +45,10 @@ _TELLING = {"endpoint_override", "scheme", "region", "allow_bucket_creation", "a
 """Parameters of a URI that are no secrets; any other may be one."""
 
 
+OWNER = ".penstock"
+"""The file in the base path that says whose it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """A file that is there, below the base path."""
@@ -80,12 +84,6 @@ class Storage:
             return f"{self.base.rstrip('/')}/{path}"
         user = f"{found['user']}@" if found["user"] and found["scheme"] != "s3" else ""
         return f"{found['scheme']}://{user}{found['place'].rstrip('/')}/{path}"
-
-    def check(self) -> None:
-        """That files can be written: a small one is, and removed."""
-        probe = f".penstock-{uuid.uuid4().hex}"
-        self.write(probe, [b"penstock"])
-        self.remove([probe])
 
     def write(self, path: str, blocks: Iterable[bytes]) -> Written:
         """A file that is durable, and was read again, when this returns."""
@@ -129,7 +127,7 @@ class Storage:
 
     def exists(self, path: str) -> bool:
         with self._explained(path):
-            system, root = self._system()
+            system, root = self._present()
             found = system.get_file_info(f"{root}/{path}")
             return bool(found.type == fs.FileType.File)
 
@@ -177,11 +175,27 @@ class Storage:
             except OSError:
                 return
 
-    def make(self, *, anew: bool) -> None:
-        """The base path, if there is none and nothing was written to it before."""
+    def claim(self, owner: str, *, anew: bool) -> None:
+        """Make the base path the owner's, if nothing was written to it before; otherwise see that it is. A
+        folder where a disk is to be mounted is another one, and somebody else's files are not ours to sweep.
+        Whether files can be written at all is seen with it."""
         if anew and self.is_local:
             with self._explained(""):
                 self._folder.mkdir(parents=True, exist_ok=True)
+        found = b"".join(self.read(OWNER)).decode() if self.exists(OWNER) else None
+        if found not in (None, owner):
+            raise ConfigError(
+                f"base_path of destination {self.name} is that of {found}",
+                remedy=f"Give it one of its own. If that is gone for good, remove {self.shown(OWNER)}",
+            )
+        if found is None and not anew:
+            raise StorageFailed(
+                "the base path is not the one that files were written to",
+                destination=self.name,
+                file=self.shown(OWNER),
+                remedy="Mount what belongs there, or put back what was moved; it goes on by itself then",
+            )
+        self.write(OWNER, [owner.encode()])
 
     @contextmanager
     def _sink(self, path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:

@@ -28,7 +28,7 @@ from penstock.destinations.files.export import ExportPart, Sheet, export_part, e
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.files.reloads import Reloads
-from penstock.destinations.files.storage import Storage
+from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.sweeping import expire, sweep
 from penstock.destinations.files.writing import Writer
 from penstock.destinations.ledger import Known, Stream
@@ -70,6 +70,8 @@ class FilesTarget:
             for source in config.sources
         }
         self._writer: Writer
+        self._owner = f"pipeline {config.pipeline}, destination {destination.name}"
+        self._begun: set[str] = set()
         self._cleaned = 0.0
         self._log = structlog.get_logger("penstock.files").bind(destination=destination.name)
 
@@ -78,15 +80,17 @@ class FilesTarget:
         self._writer = Writer(
             self._storage, self._layout, Compression(given.algorithm, given.level), Workers(spark)
         )
-        for books in self._books.values():
-            books.open()
-            self._storage.make(anew=self._position(books) is None)
-        self._storage.check()
-        for books in self._books.values():
-            sweep(self._storage, self._layout, books)
 
     def position(self, source: str) -> Lsn | None:
-        return self._position(self._books[source])
+        """Asked for when a source's stream begins, and only then is that source needed: what an earlier run
+        left is removed before anything new is written."""
+        books = self._books[source]
+        if source not in self._begun:
+            books.open()
+            self._storage.claim(self._owner, anew=self._position(books) is None)
+            sweep(self._storage, self._layout, books)
+            self._begun.add(source)
+        return self._position(books)
 
     def _position(self, books: Books) -> Lsn | None:
         with books.transaction() as connection:
@@ -265,6 +269,7 @@ class FilesTarget:
                 copies.drop(connection, books.stream)
                 ledger.erase(connection, books.stream)
                 books.registry.erase(connection)
+        self._storage.remove_if_possible([OWNER])
         self.close()
 
     def close(self) -> None:
