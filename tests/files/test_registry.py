@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
+from penstock.destinations.files.target import FilesTarget
 from penstock.model import TableName
 from penstock.model.phases import Phase
 from tests.bed import Database
@@ -142,3 +145,33 @@ def test_a_publication_of_all_tables_has_the_registry_and_that_does_no_harm(
         assert set(pipeline.tables()) == {"public.things"}
         time.sleep(1)
     assert len(paths(source, "streaming")) == 1
+
+
+def test_a_table_whose_delivery_was_committed_is_not_delivered_again(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to a commit may be lost: then it is all done a second time."""
+    for name in ("hand_over", "catch_up"):
+        own = getattr(FilesTarget, name)
+
+        def twice(self: FilesTarget, *given: Any, own: Any = own) -> None:
+            own(self, *given)
+            own(self, *given)
+
+        monkeypatch.setattr(FilesTarget, name, twice)
+    make_things(source)
+    consumer = Consumer(source, destination)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: THINGS)
+        source.execute("alter table things add column size int default 3")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: THINGS)
+        source.execute("insert into things values (90, 'x', 1)")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: THINGS)
+        assert pipeline.tables()["public.things"].attempts == 0
+    assert len(paths(source, "full_reload")) == 1
+    told = [path for path in paths(source, "ddl") if "\nalter table" in unpacked(path).decode()]
+    assert len(told) == 1

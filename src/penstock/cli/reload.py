@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import patterns
+
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.model import TableName
@@ -24,16 +26,12 @@ def reload(
     Example: penstock reload shop.yaml public.orders
     """
     from penstock.config import load
-    from penstock.config.tables import check_pattern, matches
+    from penstock.config.tables import matches
     from penstock.model.errors import UnknownTable
     from penstock.state.store import Store
 
     loaded = load(config)
-    for pattern in tables:
-        try:
-            check_pattern(pattern)
-        except ValueError as error:
-            raise typer.BadParameter(f"{pattern}: {error}") from None
+    patterns.check(tables)
     with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
         known = {(state.key.source, state.name) for state in store.tables()}
         chosen = sorted(

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli import patterns
+
 
 def retry(
     config: Annotated[Path, typer.Argument(help="The configuration file.")],
@@ -17,17 +19,13 @@ def retry(
     Example: penstock retry shop.yaml public.orders
     """
     from penstock.config import load
-    from penstock.config.tables import check_pattern, matches
+    from penstock.config.tables import matches
     from penstock.model.errors import UnknownTable
     from penstock.model.phases import Phase
     from penstock.state.store import Store
 
     loaded = load(config)
-    for pattern in tables:
-        try:
-            check_pattern(pattern)
-        except ValueError as error:
-            raise typer.BadParameter(f"{pattern}: {error}") from None
+    patterns.check(tables)
     with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
         stopped = [state for state in store.tables() if state.phase is Phase.ERRORED]
         chosen = [state for state in stopped if any(matches(pattern, state.name) for pattern in tables)]

@@ -243,6 +243,17 @@ def record(connection: Connection, stream: Stream, delivery: Delivery, table: Kn
     )
 
 
+def is_done(known: Known | None, stands: Lsn | None, copy: str | None, version: int, position: Lsn) -> bool:
+    """Whether an earlier attempt handed this copy over, or (None) caught the table up, and its answer was
+    lost."""
+    if known is None:
+        return False
+    if copy is not None:
+        return known.copy == copy
+    at = known.position or stands
+    return known.error is None and known.version == version and at is not None and at >= position
+
+
 def hold(connection: Connection, stream: Stream, table: TableId, position: Lsn, why: PenstockError) -> None:
     """The table stands at this position from now on; one that stopped before stays where it is."""
     connection.execute(

@@ -155,12 +155,16 @@ class FilesTarget:
         """A table comes to where the stream is: by a copy, if there is one, and by its changes since."""
         delivery = changes.delivery
         books, table = self._books[delivery.source], delivery.table.name
+        with books.transaction() as connection:
+            stands = ledger.position(connection, books.stream)
+            known = ledger.known(connection, books.stream).get(delivery.id)
+        if ledger.is_done(known, stands, copy, delivery.table.version, position):
+            return
         delta, failed = self._writer.write([changes], books)
         for error in failed.values():
             raise error
         with books.transaction() as connection:
-            ledger.lock(connection, books.stream)
-            known = ledger.known(connection, books.stream).get(delivery.id)
+            stands = ledger.lock(connection, books.stream)
             entries = delta
             if copy is not None:
                 made = copies.take(connection, copy)
@@ -170,8 +174,12 @@ class FilesTarget:
             before = ledger.names(connection, books.stream).get(delivery.id, str(table))
             if before != str(table):
                 books.registry.forget(connection, before)
+            if stands is None:
+                ledger.move(connection, books.stream, position, None)
+            own = position if stands not in (None, position) else None
             copied = copy or (known.copy if known else "")
-            ledger.record(connection, books.stream, delivery, _known(copied, delivery.table.version))
+            now = Known(copied, delivery.table.version, own, None, made=True)
+            ledger.record(connection, books.stream, delivery, now)
             books.registry.state(connection, table, "streaming", position)
         books.registry.registered(ends)
 
@@ -191,7 +199,7 @@ class FilesTarget:
             for changes in batch.tables:
                 delivery = changes.delivery
                 copy, error = known[delivery.id].copy, failed.get(delivery.id)
-                now = _known(copy, delivery.table.version)
+                now = Known(copy, delivery.table.version, None, None, made=True)
                 if error is not None:
                     now = Known(copy, known[delivery.id].version, batch.start, error, made=True)
                 ledger.record(connection, books.stream, delivery, now)
@@ -284,8 +292,3 @@ def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[Entry]:
         Entry(table, copy.batch, SCHEMA, copy.schema, copy.lsn, copy.lsn),
         Entry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows),
     ]
-
-
-def _known(copy: str, version: int) -> Known:
-    """A table that stands where the stream stands."""
-    return Known(copy, version, None, None, made=True)

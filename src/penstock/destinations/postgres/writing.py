@@ -217,7 +217,7 @@ def _hand_over(work: Handover) -> None:
         stands = ledger.lock(connection, stream)
         ledger.lock_table(connection, stream, delivery.id)
         known = ledger.known(connection, stream).get(delivery.id)
-        if _is_done(work, known, stands):
+        if ledger.is_done(known, stands, work.copy, delivery.table.version, work.position):
             return
         changes, first = work.changes, work.changes.runs[0].delivery
         copy = work.copy or (known.copy if known else "")
@@ -236,14 +236,3 @@ def _hand_over(work: Handover) -> None:
         own = work.position if stands is not None and stands != work.position else None
         now = Known(copy, delivery.table.version, own, None, made)
         ledger.record(connection, stream, delivery, now)
-
-
-def _is_done(work: Handover, known: Known | None, stands: Lsn | None) -> bool:
-    """Whether an earlier attempt did it, and its answer was lost."""
-    if known is None:
-        return False
-    if work.copy is not None:
-        return known.copy == work.copy
-    at = known.position or stands
-    same = known.error is None and known.version == work.changes.delivery.table.version
-    return same and at is not None and at >= work.position
