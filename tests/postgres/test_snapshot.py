@@ -342,6 +342,15 @@ def test_no_time_limit_of_the_server_ends_a_copy(database: Database) -> None:
         assert (first + b"".join(chunks)).count(b"\n") == 2000
 
 
+def test_no_more_rows_than_wanted_are_read_at_once(database: Database) -> None:
+    database.execute("create table t (id int)", "insert into t select generate_series(1, 100)")
+    with Snapshot.open(database.dsn, oid(database, "t")) as snapshot:
+        (part,) = snapshot.ranges(("id",), batch_rows=7)
+        chunks = list(copy_out(database.dsn, snapshot.name, part))
+    assert [chunk.count(b"\n") for chunk in chunks] == [7] * 14 + [2]
+    assert b"".join(chunks).split() == [str(id).encode() for id in range(1, 101)]
+
+
 def test_rows_that_the_role_must_not_see_stop_the_copy(database: Database) -> None:
     role = f"limited_{database.name}"
     database.execute(

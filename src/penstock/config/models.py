@@ -193,7 +193,11 @@ class CopyConfig(Section):
         alias="partition_mb",
         description="Size of the part of a table that one task copies",
     )
-    batch_rows: int = Field(default=10_000, gt=0, description="Rows that a copy hands on at once")
+    batch_rows: int = Field(
+        default=10_000,
+        gt=0,
+        description="Rows that a copy reads before it writes them; fewer (120 kB) where they are long",
+    )
 
 
 class SpoolConfig(Section):

@@ -13,14 +13,14 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from penstock.model import TableName
+from penstock.model.schema import QUOTED, literal
 
 SYSTEM_SCHEMAS = ("pg_*", "information_schema", "cdc_registry", "penstock")
 """Never captured: PostgreSQL's own, and ours."""
 HISTORY = TableName("public", "ddl_history")
 """Where schema changes are recorded (`postgres/ddl.py`): captured, but not as one of the tables."""
 
-_QUOTED = r'"(?:[^"]|"")+"'
-_PATTERN = re.compile(rf'(?:({_QUOTED}|[^".]+)\.)({_QUOTED}|[^"]+)|({_QUOTED}|[^".]+)')
+_PATTERN = re.compile(rf'(?:({QUOTED}|[^".]+)\.)({QUOTED}|[^"]+)|({QUOTED}|[^".]+)')
 
 
 def check_pattern(text: str) -> str:
@@ -81,16 +81,5 @@ def matches(pattern: str, table: TableName) -> bool:
     return _part(found[1] or "public", table.schema) and _part(found[2] or found[3], table.name)
 
 
-def parse_name(text: str) -> TableName:
-    """The name of one table, written as a pattern is: parts in double quotes are literal."""
-    found = _PATTERN.fullmatch(text)
-    assert found is not None
-    return TableName(_literal(found[1] or "public"), _literal(found[2] or found[3]))
-
-
 def _part(pattern: str, name: str) -> bool:
-    return _literal(pattern) == name if pattern.startswith('"') else fnmatchcase(name, pattern)
-
-
-def _literal(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+    return literal(pattern) == name if pattern.startswith('"') else fnmatchcase(name, pattern)

@@ -7,6 +7,7 @@ when a version is first seen, so that a reader of the spool never needs the sour
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,18 +20,38 @@ NO_TABLE = TableId(0)
 """What a logical message carries in place of a table."""
 
 
+QUOTED = r'"(?:[^"]|"")+"'
+"""A part of a name that is taken literally."""
+_NAME = re.compile(rf'(?:({QUOTED}|[^".][^.]*)\.)?(.*)', re.DOTALL)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
+    """As text `schema.table`. A part that holds a dot or a quote is in double quotes, so that no two names
+    have the same text."""
+
     schema: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return f"{_written(self.schema)}.{_written(self.name)}"
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        schema, dot, name = text.partition(".")
-        return cls(schema, name) if dot else cls("public", schema)
+        """Without a schema it is a table of `public`."""
+        found = _NAME.fullmatch(text)
+        assert found is not None
+        return cls(literal(found[1] or "public"), literal(found[2]))
+
+
+def _written(part: str) -> str:
+    quoted = part.replace('"', '""')
+    return f'"{quoted}"' if "." in part or '"' in part else part
+
+
+def literal(part: str) -> str:
+    """What a part of a name means, in quotes or not."""
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
 class TypeKind(StrEnum):

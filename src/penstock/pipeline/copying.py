@@ -141,11 +141,12 @@ class Copier:
             detail=found.detail(),
         )
         stream.tables.put(state, "copying")
+        given = self._config.initial_copy
         ranges = (
             []
             if streaming_only
             else snapshot.ranges(
-                schema.column_names, found.row_filter, self._config.initial_copy.partition_bytes
+                schema.column_names, found.row_filter, given.partition_bytes, given.batch_rows
             )
         )
         self._spark.sparkContext.setJobGroup(_group(state.key), f"copy of {state.name}")

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from penstock.config.models import DestinationConfig, DestinationTable
-from penstock.config.tables import matches, parse_name
+from penstock.config.tables import matches
 from penstock.destinations.protocol import Delivery, Kind
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
@@ -156,6 +156,6 @@ def target_of(destination: DestinationConfig, name: TableName) -> TableName:
     """What the table is called at the destination."""
     target = rules_of(destination, name).target
     if target is not None:
-        return parse_name(target)
+        return TableName.parse(target)
     schema = destination.options.get("schema")
     return TableName(schema, name.name) if schema else name

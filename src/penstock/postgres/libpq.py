@@ -59,12 +59,12 @@ _copy = _function(ctypes.CDLL(None), "memcpy", types.intp, types.intp, types.int
 def _take(
     connection: int, enough: int, waits: bool, holder: Int64s, data: Bytes, ends: Int64s, count: int
 ) -> tuple[int, int]:
-    """Put messages behind those that came before, until there are enough bytes, waiting for them or not;
-    returns what libpq said last and how many there are. A message that there is no room for is left in
-    `holder`, its length is what libpq said."""
+    """Put messages behind those that came before, until there are enough bytes or as many as there are `ends`
+    for, waiting for them or not; returns what libpq said last and how many there are. A message that there is
+    no room for is left in `holder`, its length is what libpq said."""
     size = ends[count - 1] if count else 0
     length = 1
-    while length > 0 and size < enough:
+    while length > 0 and size < enough and count < len(ends):
         length = _get_copy_data(connection, holder.ctypes.data, 0 if waits else 1)
         if length == 0:
             if not _consume_input(connection):
@@ -87,15 +87,17 @@ def warm_up() -> None:
 
 
 class Inbox:
-    """Gathers the messages of a connection, about so many bytes at once."""
+    """Gathers the messages of a connection, about so many bytes at once, and no more messages than `most`."""
 
-    def __init__(self, connection: pq.abc.PGconn, enough: int, *, waits: bool) -> None:
+    def __init__(
+        self, connection: pq.abc.PGconn, enough: int, *, waits: bool, most: int | None = None
+    ) -> None:
         self._connection: int = connection.pgconn_ptr  # type: ignore[attr-defined]
         self._enough = enough
         self._waits = waits
         self._holder = np.zeros(1, np.int64)
         self._data = np.empty(enough + USUAL_BYTES, np.uint8)
-        self._ends = np.empty(enough // SHORTEST + 1, np.int64)
+        self._ends = np.empty(min(enough // SHORTEST + 1, most or enough), np.int64)
         self.count = 0
         self.ended = self.lost = False
         """The server has sent all; the connection broke."""

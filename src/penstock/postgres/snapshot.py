@@ -46,6 +46,7 @@ from penstock.postgres.connection import Connection, connect, explain
 LOCK_TIMEOUT = "5s"
 CHUNK_BYTES = 120_000
 """psycopg cuts what is larger into pieces."""
+BATCH_ROWS = 10_000
 ATTEMPTS = 5
 POLL = 0.05
 
@@ -68,6 +69,8 @@ class CopyRange:
     """SQL, over the table's columns: only rows for which it is true."""
     bytes: int
     """About how much that is on the server's disk."""
+    batch_rows: int = BATCH_ROWS
+    """How many rows are read before they are handed on, at most."""
 
     def query(self, selected: sql.Composable | None = None) -> sql.Composed:
         """A select of its rows; `selected` in place of its columns."""
@@ -93,6 +96,7 @@ class Wanted:
     columns: tuple[str, ...]
     row_filter: str | None = None
     partition_bytes: int = 256 << 20
+    batch_rows: int = BATCH_ROWS
 
 
 class Snapshot:
@@ -155,11 +159,16 @@ class Snapshot:
             return None
 
     def ranges(
-        self, columns: Sequence[str], row_filter: str | None = None, partition_bytes: int = 256 << 20
+        self,
+        columns: Sequence[str],
+        row_filter: str | None = None,
+        partition_bytes: int = 256 << 20,
+        batch_rows: int = BATCH_ROWS,
     ) -> list[CopyRange]:
         """Disjoint parts of about that size, together the whole table; at least one for each partition."""
+        wanted = Wanted(tuple(columns), row_filter, partition_bytes, batch_rows)
         with explained(table=self.table):
-            return ranges_of(self._connection, self.id, Wanted(tuple(columns), row_filter, partition_bytes))
+            return ranges_of(self._connection, self.id, wanted)
 
     def alive(self) -> None:
         """Raise `SnapshotLost` if the connection is gone, and the exported snapshot with it."""
@@ -207,7 +216,9 @@ def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[Co
         parts = max(1, min(blocks, -(-size // max(wanted.partition_bytes, 1))))
         bounds: list[Any] = [blocks * part // parts for part in range(parts)] + [None]
         found += [
-            CopyRange(leaf, wanted.columns, first, end, wanted.row_filter, size // parts)
+            CopyRange(
+                leaf, wanted.columns, first, end, wanted.row_filter, size // parts, wanted.batch_rows
+            )
             for first, end in pairwise(bounds)
         ]
     return found
@@ -216,8 +227,8 @@ def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[Co
 def copy_out(
     conninfo: str, snapshot: str, part: CopyRange, format: str = "text"
 ) -> Generator[bytes, None, int]:
-    """The rows of a part in one of COPY's formats, cut between rows, `CHUNK_BYTES` at a time; in the end, how
-    many they were. Runs on executors."""
+    """The rows of a part in one of COPY's formats, cut between rows, `CHUNK_BYTES` at a time, or the part's
+    `batch_rows` if that is less; in the end, how many they were. Runs on executors."""
     from penstock.postgres.libpq import Inbox  # Numba takes half a second to import
 
     with closing(connect(conninfo)) as connection, explained(table=part.table):
@@ -225,7 +236,7 @@ def copy_out(
         pgconn = connection.pgconn
         statement = sql.SQL("copy ({}) to stdout (format {})").format(part.query(), sql.Identifier(format))
         _expect(pgconn.exec_(statement.as_bytes(connection)), pq.ExecStatus.COPY_OUT)
-        inbox = Inbox(pgconn, CHUNK_BYTES, waits=True)
+        inbox = Inbox(pgconn, CHUNK_BYTES, waits=True, most=part.batch_rows)
         while not inbox.ended:
             inbox.take()
             if inbox.count:
