@@ -21,6 +21,7 @@ from typing import Any
 
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
+from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool.segment import Part, Segment
 
 FORMAT = "2"
@@ -81,11 +82,10 @@ class Entry:
 class Manifest:
     def __init__(self, spool: Path) -> None:
         self.path = spool / "manifest.db"
-        self._db = sqlite3.connect(self.path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._db = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         self._using = threading.RLock()
         try:
-            self._db.execute("pragma journal_mode = wal")
-            self._db.execute("pragma synchronous = full")
+            make_durable(self._db)
             self._db.execute("pragma foreign_keys = on")
         except sqlite3.DatabaseError as error:
             raise SpoolDamaged(f"the manifest does not open: {error}", file=self.path) from error

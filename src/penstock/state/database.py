@@ -31,9 +31,9 @@ from penstock.model.errors import (
     WrongState,
     without_secrets,
 )
+from penstock.model.sqlite import WAIT, make_durable
 from penstock.state import tables
 
-_BUSY_SECONDS = 30
 _WRITES = "penstock_writes"
 _SET_UP_LOCK = 0x70656E73746F636B
 """The advisory lock of those who make the tables: the letters of penstock."""
@@ -147,7 +147,7 @@ def _sqlite(url: str) -> Database:
     except OSError as error:
         raise StateUnreachable(f"the folder cannot be made: {error.strerror}", store=name) from None
     engine = sqlalchemy.create_engine(
-        URL.create("sqlite", database=str(file)), connect_args={"timeout": _BUSY_SECONDS}
+        URL.create("sqlite", database=str(file)), connect_args={"timeout": WAIT}
     )
     event.listen(engine, "connect", _settle_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -156,8 +156,7 @@ def _sqlite(url: str) -> Database:
 
 def _settle_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
-    connection.execute("pragma journal_mode = wal")
-    connection.execute("pragma synchronous = full")  # phases decide what is skipped: they must not go back
+    make_durable(connection)  # phases decide what is skipped: they must not go back
 
 
 def _begin_sqlite(connection: Connection) -> None:
