@@ -28,7 +28,8 @@ _servers: dict[Path, PostgresServer] = {}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         folder = Path(metafunc.definition.path).parent.name
-        bins = [bundled_bin(), *(FURTHER_BINS if folder in ON_EVERY_SERVER else [])]
+        marked = metafunc.definition.get_closest_marker("every_server") is not None
+        bins = [bundled_bin(), *(FURTHER_BINS if marked or folder in ON_EVERY_SERVER else [])]
         names = ["embedded", *(path.parent.name for path in bins[1:])]
         metafunc.parametrize("server", bins, indirect=True, ids=names)
 

@@ -20,6 +20,7 @@ import yaml
 import zstandard
 from psycopg import sql
 
+from penstock.model import TableName
 from penstock.postgres.connection import connect
 from tests.bed import Database
 
@@ -129,8 +130,8 @@ class Consumer:
     def _apply(
         self, connection: psycopg.Connection[Any], path: str, table: str, text: str, rows: int
     ) -> None:
-        schema, _, name = table.partition(".")
-        target = sql.Identifier(schema, name)
+        named = TableName.parse(table)
+        target = sql.Identifier(named.schema, named.name)
         header, *found = lines(text)
         columns = [name or "" for name in header[len(ABOUT) :]]
         assert header[: len(ABOUT)] == ABOUT

@@ -39,6 +39,7 @@ def until_rebuilt(
         time.sleep(0.2)
 
 
+@pytest.mark.every_server
 def test_a_table_arrives_and_is_followed(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def paths(source: Database, kind: str) -> list[str]:
     return [path for (path,) in found]
 
 
+@pytest.mark.every_server
 def test_what_the_source_ran_is_told(spark: SparkSession, source: Database, tmp_path: Path) -> None:
     make_things(source)
     with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
@@ -55,6 +56,49 @@ def test_what_the_source_ran_is_told(spark: SparkSession, source: Database, tmp_
     assert flagged == [("ddl",), ("streaming",)]
     tags = source.query("select ddl_tag from ddl_history where schema_name = 'public' order by id")
     assert [tag for (tag,) in tags] == ["CREATE INDEX", "ALTER TABLE", "DROP INDEX", "DROP TABLE"]
+
+
+def test_a_password_in_a_command_is_not_recorded(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    make_things(source)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.things")
+        source.execute(
+            "create subscription s connection 'host=x password=hush' publication p"
+            " with (connect = false, slot_name = none)",
+            "alter table things add column password text default 'none'",
+        )
+        source.execute("drop subscription s")
+    recorded = source.query("select ddl_tag, ddl_command from ddl_history order by id")
+    assert recorded[-3:] == [
+        ("CREATE SUBSCRIPTION", None),
+        ("ALTER TABLE", "alter table things add column password text default 'none'"),
+        ("DROP SUBSCRIPTION", "drop subscription s"),
+    ]
+
+
+def test_a_table_that_is_not_copied_yet_is_there(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    """It waits for somebody who writes to it, as it is published only then."""
+    make_things(source)
+    source.execute("create table late (id int primary key)", "create publication own for table things")
+    replication = {"publication_name": "own", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+
+    def mode(table: str) -> str:
+        found = dict(source.query("select table_name, current_mode from cdc_registry.table_state"))
+        return str(found.get(table))
+
+    with running(configuration(tmp_path, source, to_files(tmp_path), sources=sources), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.things")
+        with source.connect() as writer, writer.transaction():
+            writer.execute("insert into late values (1)")
+            source.execute("alter publication own add table late")
+            pipeline.until(lambda: mode("public.late") == "pending_reload")
+            assert mode("public.things") == "streaming"
+        pipeline.until(lambda: mode("public.late") == "streaming")
 
 
 def test_old_files_go_when_consumers_are_past_them(

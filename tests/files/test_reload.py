@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -64,6 +65,7 @@ def full_copies(source: Database) -> int:
     )
 
 
+@pytest.mark.every_server
 def test_a_marker_asks_for_a_new_copy(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:
@@ -125,10 +127,30 @@ def test_a_reload_survives_a_kill(
     assert there(tmp_path) == registered(source)
 
 
+def register(source: Database, folder: Path, exported: bytes) -> None:
+    """A copy that somebody else made, with the description of ours."""
+    ((described,),) = source.query(
+        "select file_path from cdc_registry.file_log where file_type = 'schema' order by end_lsn desc limit 1"
+    )
+    folder.mkdir()
+    files = {"schema.yml": Path(described).read_bytes(), "full_reload.csv": exported}
+    for place, (name, data) in enumerate(files.items()):
+        (folder / name).write_bytes(data)
+        rows = exported.count(b"\n") - 1 if place else 0
+        source.execute(
+            "insert into cdc_registry.file_log (table_name, batch_timestamp, file_path, file_type,"
+            " start_lsn, end_lsn, row_count, file_size_bytes, sha256)"
+            f" select 'public.users', '2100-01-01', '{folder / name}', '{name.partition('.')[0]}',"
+            f" lsn, lsn + 1000 + {place}, {rows}, {len(data)}, '{hashlib.sha256(data).hexdigest()}'"
+            " from pg_current_wal_insert_lsn() lsn"
+        )
+
+
 def test_somebody_elses_export_is_followed(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:
-    """He sets both markers, and registers nothing here: what the consumer gets are the changes since."""
+    """He sets both markers, and registers his own file, at a position beyond the changes meanwhile: what the
+    consumer gets then are the changes that are not in it."""
     make_users(source)
     consumer = Consumer(source, destination)
     options = {"delta_strategy": "validate"}
@@ -138,21 +160,22 @@ def test_somebody_elses_export_is_followed(
         export = ask(source, external=True)
         pipeline.until(lambda: status(source, export) == "active")
         source.execute("update users set name = 'in the export' where id = 1")
-        with source.connect() as reader:
-            snapshot, rows = reader.execute(
-                "select pg_current_snapshot()::text, (select array_agg(u::text) from users u)"
-            ).fetchone() or (None, None)
-        source.execute(
-            "update users set name = 'after it' where id = 2", "insert into users values (500, 'x')"
-        )
+        with source.connect() as reader, reader.transaction():
+            reader.execute("set transaction isolation level repeatable read")
+            ((snapshot,),) = reader.execute("select pg_current_snapshot()::text").fetchall()
+            source.execute(
+                "update users set name = 'after it' where id = 2", "insert into users values (500, 'x')"
+            )
+            with reader.cursor().copy("copy users to stdout (format csv, header)") as copy:
+                exported = b"".join(copy)
+        folder = tmp_path / "files" / "public.users" / "2100-01-01T00-00-00"
+        register(source, folder, exported)
         assert "streaming" not in str(source.query("select current_mode from cdc_registry.table_state"))
         ask(source, "EXPORT_END", export, snapshot=snapshot)
         completed(pipeline, source, export)
-        destination.execute("update users set name = 'in the export' where id = 1")  # as he has it
         until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
-    assert rows is not None
-    assert len(rows) == 100
-    assert full_copies(source) == 1
+    assert full_copies(source) == 2
+    assert folder.exists(), "it is his, and it is registered"
     counted = source.query("select delta_rows, delta_applied from cdc_registry.reload_operations")
     assert counted == [(3, 2)], "one of the three changes since START is in the export"
 

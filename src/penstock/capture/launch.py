@@ -20,7 +20,7 @@ from penstock.config.tables import HISTORY
 from penstock.model import TableName
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import catalog, ddl, publication
-from penstock.postgres.connection import Connection, connect
+from penstock.postgres.connection import Connection, connect, wait_briefly
 from penstock.spool import manifest
 from penstock.spool.writer import is_captured
 
@@ -52,6 +52,7 @@ def spool_of(config: Config, source: SourceConfig) -> Path:
 def prepare(source: SourceConfig) -> list[str]:
     """Bring the publication in step with the configured tables; says what was done."""
     with connect(source.conninfo()) as connection:
+        wait_briefly(connection)
         ours = source.replication.create_publication
         tables = catalog.tables(connection, source.tables) if ours else []
         return _ensure(connection, source, [table.name for table in tables])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
-from penstock.model import Lsn, TableId
+from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import ConfigError, DestinationFailed, PenstockError, without_secrets
 from penstock.spark.snapshot import typed_frame
 
@@ -61,6 +61,8 @@ class CustomTarget:
             with self._in_its_code():
                 self._destination.write_events(batch.on(self._spark))
         return []
+
+    def expect(self, source: str, tables: Sequence[TableName]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None: ...
 

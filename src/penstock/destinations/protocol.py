@@ -200,6 +200,9 @@ class Target(Protocol):
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         """What is known there of the tables; empty for a destination that does not remember."""
 
+    def expect(self, source: str, tables: Sequence[TableName]) -> None:
+        """These are to be copied, when it is their turn."""
+
     def copy_table(self, copy: TableCopy) -> int:
         """Make the copy, set aside from readers where that can be; how many rows it has. Called for several
         tables at once. A copy that was begun before and not handed over is replaced."""

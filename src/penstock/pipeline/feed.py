@@ -38,7 +38,7 @@ from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, Spo
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
 from penstock.postgres import ddl, slot
-from penstock.postgres.connection import Connection, connect, explain
+from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import captured_by
@@ -115,6 +115,7 @@ class Feed:
         if self.marker is None:
             return
         with connect(self.spec.conninfo) as connection:
+            wait_briefly(connection)
             if ddl.install(connection, self.marker):
                 return
         if self.source.ddl_capture == "on":
@@ -281,7 +282,7 @@ class Feed:
     def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self.spec.conninfo)
-            self._connection.execute("set lock_timeout = '2s'")  # sizes want a lock; nobody waits for us
+            wait_briefly(self._connection)  # sizes want a lock
         return self._connection
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:

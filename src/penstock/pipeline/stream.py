@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -206,6 +206,7 @@ class Stream:
         """The destination is told as well: it must not take the table for one that follows the stream."""
         told = PenstockError(f"it is copied anew: {why}")
         self.target.hold(self.feed.name, state.key.table, self.position, told)
+        self.target.expect(self.feed.name, [state.name])
         self.tables.copy_anew(state, why)
 
     def _transformed(self, changes: TableChanges) -> TableChanges:
@@ -329,8 +330,7 @@ class Stream:
         """Compare with the published tables: take in what is new, let go of what is gone."""
         self._seen = found
         known = {state.key.table: state for state in self.tables}
-        for table in found.tables.keys() - known.keys():
-            self.tables.add(found.tables[table], table in self.feed.fresh)
+        self._add(found, found.tables.keys() - known.keys(), self.feed.fresh)
         for table in known.keys() - found.tables.keys():
             self._leaving.setdefault(table, found.lsn)
         for table in known.keys() & found.tables.keys():
@@ -348,8 +348,12 @@ class Stream:
             return
         self._asked_for |= unknown
         found = self.feed.discover()
-        for table in unknown & found.tables.keys():
-            self.tables.add(found.tables[table], fresh=False)
+        self._add(found, unknown & found.tables.keys())
+
+    def _add(self, found: Found, tables: Iterable[TableId], fresh: Collection[TableId] = ()) -> None:
+        added = [self.tables.add(found.tables[table], table in fresh).name for table in tables]
+        if added:
+            self.target.expect(self.feed.name, added)
 
     def _let_go(self, state: TableState) -> None:
         self.target.forget(self.feed.name, state.key.table)

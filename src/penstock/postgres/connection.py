@@ -68,6 +68,12 @@ def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
     return connection
 
 
+def wait_briefly(connection: Connection) -> None:
+    """For a lock: one that is not free soon is an error, and the work is tried again. Whoever queues behind
+    us has not long to wait, and who wants to stop us neither."""
+    connection.execute("set lock_timeout = '2s'")
+
+
 def with_session(conninfo: str) -> str:
     """The same connection with our settings in `options`, after the user's own, so that ours win."""
     given = conninfo_to_dict(conninfo)

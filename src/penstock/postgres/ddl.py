@@ -47,6 +47,9 @@ where c.relkind in ('r', 'p') and not starts_with(d.description, {prefix})
 on conflict do nothing;
 """
 
+# Of a subscription, a user mapping or a role, the command may hold a password.
+_COMMAND = r"case when current_query() !~* '\mpassword\s*(=|e?'')' then current_query() end"
+
 # A partition's changes are published as those of the table that it is a part of.
 _FUNCTIONS = """
 create or replace function penstock.capture_ddl_commands() returns event_trigger
@@ -81,7 +84,7 @@ begin
                                         command_tag, ddl_command, table_id, comment)
         values (tg_tag, command.object_type, command.schema_name,
                 (select relname from pg_class where oid = command.objid), command.object_identity,
-                command.command_tag, current_query(), coalesce(pg_partition_root(of_table), of_table), said);
+                command.command_tag, {command}, coalesce(pg_partition_root(of_table), of_table), said);
     end loop;
 exception when others then
     raise warning 'penstock did not record the command: %', sqlerrm;
@@ -98,7 +101,7 @@ begin
         insert into public.ddl_history (ddl_tag, object_type, schema_name, object_name, object_identity,
                                         command_tag, ddl_command, table_id)
         values (tg_tag, gone.object_type, gone.schema_name, gone.object_name, gone.object_identity,
-                tg_tag, current_query(),
+                tg_tag, {command},
                 case when gone.object_type in ('table', 'table column') then gone.objid end);
     end loop;
 exception when others then
@@ -120,7 +123,8 @@ def install(connection: Connection, prefix: str) -> bool:
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(hashtext('penstock.ddl_history'))")
             connection.execute(_TABLES.replace("{prefix}", marker).encode())
-            connection.execute(_FUNCTIONS.replace("{prefix}", marker).encode())
+            functions = _FUNCTIONS.replace("{prefix}", marker).replace("{command}", _COMMAND)
+            connection.execute(functions.encode())
             if not is_installed(connection):
                 connection.execute(_TRIGGERS.encode())
     except psycopg.errors.InsufficientPrivilege:

@@ -216,9 +216,7 @@ def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[Co
         parts = max(1, min(blocks, -(-size // max(wanted.partition_bytes, 1))))
         bounds: list[Any] = [blocks * part // parts for part in range(parts)] + [None]
         found += [
-            CopyRange(
-                leaf, wanted.columns, first, end, wanted.row_filter, size // parts, wanted.batch_rows
-            )
+            CopyRange(leaf, wanted.columns, first, end, wanted.row_filter, size // parts, wanted.batch_rows)
             for first, end in pairwise(bounds)
         ]
     return found

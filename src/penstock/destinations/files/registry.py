@@ -130,8 +130,15 @@ class Registry:
                 remedy="Give this destination a registry of its own: file_registry.schema",
             )
 
+    def look_again(self, connection: Connection, table: TableName) -> None:
+        """Somebody else may have added entries."""
+        known = self._last.pop(table, Last())
+        found = self.last(connection, table)
+        batches = [last.batch for last in (known, found) if last.batch is not None]
+        self._last[table] = Last(max(known.end, found.end), max(batches, default=None))
+
     def last(self, connection: Connection, table: TableName) -> Last:
-        """Nobody else adds entries: it is asked for once."""
+        """Nobody else adds entries, but with a copy of his own: it is asked for once."""
         if table not in self._last:
             row = None
             if self.enabled:
@@ -200,9 +207,7 @@ class Registry:
 
     # The state of tables
 
-    def state(
-        self, connection: Connection, table: TableName | str, mode: str, streamed: Lsn | None = None
-    ) -> None:
+    def state(self, connection: Connection, table: TableName, mode: str, streamed: Lsn | None = None) -> None:
         if self.enabled:
             connection.execute(
                 self.sql(
@@ -216,6 +221,35 @@ class Registry:
                     """
                 ),
                 (str(table), mode, str(streamed) if streamed else None, self.pipeline, self.destination),
+            )
+
+    def expect(self, connection: Connection, tables: Iterable[TableName]) -> None:
+        """Tables that are to be copied; one that is being reloaded already stays so."""
+        if self.enabled:
+            with connection.cursor() as cursor:
+                cursor.executemany(
+                    self.sql(
+                        """
+                        insert into {schema}.table_state as t
+                            (table_name, current_mode, pipeline, destination)
+                        values (%s, 'pending_reload', %s, %s)
+                        on conflict (table_name) do update
+                        set current_mode = excluded.current_mode, updated_at = now()
+                        where t.current_mode <> 'reloading'
+                        """
+                    ),
+                    [(str(table), self.pipeline, self.destination) for table in tables],
+                )
+
+    def stop(self, connection: Connection, table: str) -> None:
+        """It does not stream any more, if it did."""
+        if self.enabled:
+            connection.execute(
+                self.sql(
+                    "update {schema}.table_state set current_mode = 'stopped', updated_at = now()"
+                    " where table_name = %s and current_mode = 'streaming'"
+                ),
+                (table,),
             )
 
     def complete(self, connection: Connection, through: datetime | None) -> None:

@@ -103,6 +103,11 @@ class FilesTarget:
 
     # Full copies
 
+    def expect(self, source: str, tables: Sequence[TableName]) -> None:
+        books = self._books[source]
+        with books.transaction() as connection:
+            books.registry.expect(connection, tables)
+
     def copy_table(self, copy: TableCopy) -> int:
         delivery = copy.delivery
         table, books = delivery.table.name, self._books[delivery.source]
@@ -158,6 +163,8 @@ class FilesTarget:
         with books.transaction() as connection:
             stands = ledger.position(connection, books.stream)
             known = ledger.known(connection, books.stream).get(delivery.id)
+            if copy is not None:
+                books.registry.look_again(connection, table)
         if ledger.is_done(known, stands, copy, delivery.table.version, position):
             return
         delta, failed = self._writer.write([changes], books)
@@ -257,7 +264,7 @@ class FilesTarget:
             ledger.hold(connection, books.stream, table, position, why)
             name = ledger.names(connection, books.stream).get(table)
             if name is not None:
-                books.registry.state(connection, name, "stopped")
+                books.registry.stop(connection, name)
 
     def forget(self, source: str, table: TableId) -> None:
         books = self._books[source]

@@ -21,7 +21,7 @@ from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
 from penstock.destinations.work import SMALL_BYTES, Workers, are_few, raise_first
-from penstock.model import Lsn, TableId
+from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import PenstockError
 from penstock.spark.tasks import explained
 
@@ -109,6 +109,8 @@ class PostgresTarget:
         outcomes = self._workers.do(writing.write_table, work, here=are_few(batch.tables))
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def expect(self, source: str, tables: Sequence[TableName]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         with self._endpoint.session() as connection:
