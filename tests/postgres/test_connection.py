@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import psycopg
@@ -149,6 +150,16 @@ def test_a_killed_server_is_a_lost_connection(own_server: PostgresServer) -> Non
     with pytest.raises(psycopg.OperationalError) as caught:
         connection.execute("select 1")
     assert isinstance(explain(caught.value), ConnectionFailed)
+
+
+def test_a_server_that_is_killed_while_it_answers_is_a_lost_connection(own_server: PostgresServer) -> None:
+    """libpq then gives a result in which there is no state."""
+    connection = connect(own_server.dsn())
+    killing = threading.Timer(0.2, own_server.kill)
+    killing.start()
+    result = connection.pgconn.exec_(b"select pg_sleep(20)")
+    killing.join()
+    assert isinstance(explain(psycopg.errors.error_from_result(result)), ConnectionFailed)
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,8 @@ def explain(error: psycopg.Error) -> PenstockError:
         return NotReady(reason)
     if state == "55P03":
         return TableBusy(reason)
-    if state or not isinstance(error, psycopg.OperationalError):
+    from_libpq = isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError
+    if state or not from_libpq:
         return PenstockError(reason)
     needs_password = error.pgconn is not None and error.pgconn.needs_password
     return (AccessDenied if needs_password or _DENIED_WORDS.search(reason) else ConnectionFailed)(reason)
