@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
 from penstock.model.phases import Phase
-from tests.bed import Database
+from tests.bed import Database, fresh_database
 from tests.files.consumer import Consumer
 from tests.pipeline.running import Running, configuration, difference, running
 from tests.scenario import Workload
@@ -70,6 +72,29 @@ def test_a_table_arrives_and_is_followed(
         )
         until_rebuilt(pipeline, consumer, source, destination, lambda: tables)
         pipeline.until_phase(Phase.READY, "public.users")
+
+
+def test_each_of_several_sources_has_its_own_files_and_registry(
+    spark: SparkSession, source: Database, server: PostgresServer, destination: Database, tmp_path: Path
+) -> None:
+    with contextmanager(fresh_database)(server) as other:
+        for number, database in enumerate((source, other)):
+            database.execute(
+                "create table users (id int primary key, name text)",
+                f"insert into users values (1, 'of {number}')",
+            )
+        sources = [{"name": "eu", "dsn": source.dsn}, {"name": "us", "dsn": other.dsn}]
+        tables = [TableName("public", "users")]
+        with running(configuration(tmp_path, source, to_files(tmp_path), sources=sources), spark) as pipeline:
+            for name, database in (("eu", source), ("us", other)):
+                consumer = Consumer(database, destination)
+                until_rebuilt(pipeline, consumer, database, destination, lambda: tables)
+                database.execute("update users set name = 'changed'", "insert into users values (2, 'new')")
+                until_rebuilt(pipeline, consumer, database, destination, lambda: tables)
+                paths = database.query("select file_path from cdc_registry.file_log")
+                assert len(paths) == 3
+                assert all(path.startswith(f"{tmp_path}/files/{name}/public.users/") for (path,) in paths)
+                destination.execute("drop table users")
 
 
 @pytest.mark.slow

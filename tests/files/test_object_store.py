@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,7 +28,7 @@ from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.files.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed, weed
 from tests.files.test_files import until_rebuilt
-from tests.pipeline.running import Running, configuration, running
+from tests.pipeline.running import Running, configuration, difference, running
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +180,32 @@ def test_credentials_may_come_from_the_environment(seaweed: Seaweed, monkeypatch
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
     storage = Storage(f"s3://{BUCKET}/environment?{seaweed.parameters}", "files")
     assert b"".join(storage.read(storage.write("t/1/a", [b"data"]).path)) == b"data"
+
+
+def test_a_pipeline_takes_its_credentials_from_the_environment(
+    source: Database, destination: Database, seaweed: Seaweed, tmp_path: Path
+) -> None:
+    """Those of its tasks, too."""
+    source.execute(
+        "create table large (id int primary key, text text)",
+        "alter table large alter text set storage external",
+        # more than the driver copies by itself
+        "insert into large select i, repeat(md5(i::text), 200) from generate_series(1, 200) i",
+    )
+    base = f"s3://{BUCKET}/by-environment?{seaweed.parameters}"
+    file = configuration(tmp_path, source, {"name": "files", "type": "files", "base_path": base})
+    credentials = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
+    ran = subprocess.run(
+        [sys.executable, "-c", "from penstock.cli import main; main()", "run", file, "--once"],
+        env=os.environ | credentials,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert_no_secret([ran.stdout, ran.stderr])
+    RemoteConsumer(source, destination, seaweed.system(), tmp_path / "taken").run()
+    assert not difference(source, destination, [TableName("public", "large")])
 
 
 def test_what_is_not_finished_never_appears(seaweed: Seaweed) -> None:

@@ -9,6 +9,7 @@ anything has happened to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 
@@ -16,6 +17,7 @@ from penstock.capture.messages import RelationColumn, RelationMessage
 from penstock.model import Column, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection
+from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
 from penstock.spool.writer import SpoolWriter
 
@@ -75,7 +77,11 @@ select c.oid, n.nspname, c.relname, c.relreplident::text, a.attname, a.atttypid,
 
 def published(connection: Connection, name: str) -> list[RelationMessage]:
     """The tables of a publication, as the stream would describe them now."""
-    tables = {table.table: table.columns for table in publication.tables(connection, name)}
+    return described(connection, publication.tables(connection, name))
+
+
+def described(connection: Connection, published: Iterable[PublishedTable]) -> list[RelationMessage]:
+    tables = {table.table: table.columns for table in published}
     rows = connection.execute(
         _COLUMNS, ([table.schema for table in tables], [table.name for table in tables])
     ).fetchall()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.capture.schemas import published, schema_of
+from penstock.capture.schemas import described, schema_of
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection
@@ -85,8 +85,9 @@ def gather(
     """
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
-        relations = [r for r in published(connection, name) if only is None or r.table_id in only]
-        filters = {table.table: table.row_filter for table in publication.tables(connection, name)}
+        published = publication.tables(connection, name, only)
+        relations = described(connection, published)
+        filters = {table.table: table.row_filter for table in published}
         tables = [relation.table_id for relation in relations]
         asked = {"tables": tables, "sized": [table for table in tables if table not in unsized]}
         rows = {row[0]: row[1:] for row in connection.execute(_FACTS, asked)}

@@ -7,13 +7,13 @@ else, and is used as it is; so is one for all tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
-from penstock.model import TableName
+from penstock.model import TableId, TableName
 from penstock.model.errors import AccessDenied, PublicationMissing
 from penstock.postgres.connection import Connection, explain
 
@@ -62,8 +62,11 @@ def describe(connection: Connection, name: str) -> Publication | None:
     return Publication(row[0], row[1], row[2], row[3], row[4], frozenset(row[5])) if row else None
 
 
-def tables(connection: Connection, name: str) -> list[PublishedTable]:
-    """What the publication publishes, in effect: schemas, partitions and column lists settled."""
+def tables(
+    connection: Connection, name: str, only: Collection[TableId] | None = None
+) -> list[PublishedTable]:
+    """What the publication publishes, in effect: schemas, partitions and column lists settled; all of it, or
+    those tables that are asked for."""
     rows = connection.execute(
         # Before 15 there are neither column lists nor row filters, and the view does not have the columns.
         """
@@ -75,10 +78,12 @@ def tables(connection: Connection, name: str) -> list[PublishedTable]:
                     where a.attnum > 0 and not a.attisdropped and a.attrelid = format('%%I.%%I',
                         p.published ->> 'schemaname', p.published ->> 'tablename')::regclass)),
                p.published ->> 'rowfilter'
-        from (select to_jsonb(t) as published from pg_publication_tables t where t.pubname = %s) p
+        from (select to_jsonb(t) as published from pg_publication_tables t
+              where t.pubname = %(name)s and (%(only)s::oid[] is null
+                or format('%%I.%%I', t.schemaname, t.tablename)::regclass::oid = any (%(only)s))) p
         order by 1, 2
         """,
-        (name,),
+        {"name": name, "only": None if only is None else list(only)},
     )
     return [PublishedTable(TableName(row[0], row[1]), tuple(row[2]), row[3]) for row in rows]
 
