@@ -92,7 +92,7 @@ def test_each_of_several_sources_has_its_own_files_and_registry(
                 database.execute("update users set name = 'changed'", "insert into users values (2, 'new')")
                 until_rebuilt(pipeline, consumer, database, destination, lambda: tables)
                 paths = database.query("select file_path from cdc_registry.file_log")
-                assert len(paths) == 3
+                assert len(paths) >= 3
                 assert all(path.startswith(f"{tmp_path}/files/{name}/public.users/") for (path,) in paths)
                 destination.execute("drop table users")
 
