@@ -77,7 +77,7 @@ def run_through_kills(source: Database, into: Database, folder: Path, kills: int
             time.sleep(0.5)
     finally:
         code = pipeline.stop()
-    assert code == 0
+    assert code == 0, pipeline.said()
     return done
 
 

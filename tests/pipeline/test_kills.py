@@ -56,8 +56,10 @@ class Supervised:
 
     def check(self) -> None:
         if self._process.poll() is not None:
-            said = self._file.with_suffix(".log").read_text(errors="replace")[-6000:]
-            pytest.fail(f"the pipeline ended by itself with {self._process.returncode}:\n{said}")
+            pytest.fail(f"the pipeline ended by itself with {self._process.returncode}:\n{self.said()}")
+
+    def said(self) -> str:
+        return self._file.with_suffix(".log").read_text(errors="replace")[-6000:]
 
     def children(self, *words: str) -> list[psutil.Process]:
         found = []
@@ -132,7 +134,7 @@ def run_through_kills(
             time.sleep(0.5)
     finally:
         code = pipeline.stop()
-    assert code == 0
+    assert code == 0, pipeline.said()
     return done
 
 

@@ -79,8 +79,9 @@ def tables(
                         p.published ->> 'schemaname', p.published ->> 'tablename')::regclass)),
                p.published ->> 'rowfilter'
         from (select to_jsonb(t) as published from pg_publication_tables t
-              where t.pubname = %(name)s and (%(only)s::oid[] is null
-                or format('%%I.%%I', t.schemaname, t.tablename)::regclass::oid = any (%(only)s))) p
+              where t.pubname = %(name)s and (%(only)s::oid[] is null or (t.schemaname, t.tablename) in
+                    (select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+                     where c.oid = any (%(only)s)))) p
         order by 1, 2
         """,
         {"name": name, "only": None if only is None else list(only)},
