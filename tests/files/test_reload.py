@@ -19,6 +19,9 @@ from penstock.cli import app
 from penstock.model import TableName
 from penstock.model.errors import UnknownTable
 from penstock.model.phases import Phase
+from penstock.pipeline import reload as reload_module
+from penstock.postgres import ddl
+from penstock.postgres.connection import connect
 from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.files.killed import POINTS
@@ -178,6 +181,52 @@ def test_somebody_elses_export_is_followed(
     assert folder.exists(), "it is his, and it is registered"
     counted = source.query("select delta_rows, delta_applied from cdc_registry.reload_operations")
     assert counted == [(3, 2)], "one of the three changes since START is in the export"
+
+
+def test_a_table_that_is_renamed_and_locked_while_it_is_reloaded(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """END wants a lock that somebody has: the stream goes on. And the table is not called what it was."""
+    monkeypatch.setattr(reload_module, "PAUSE", 0.2)
+    make_users(source)
+    source.execute("create table others (id int primary key)")
+    consumer = Consumer(source, destination)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users", "public.others")
+        with source.connect() as writer, source.connect() as locker, locker.transaction():
+            with writer.transaction():  # the copy waits for it
+                writer.execute("insert into users values (300, 'x')")
+                export = ask(source)
+                pipeline.until(lambda: status(source, export) == "active")
+            locker.execute("lock table users in share update exclusive mode")
+            pipeline.until(lambda: status(source, export) == "exported")
+            source.execute("insert into others values (1)")
+            until_rebuilt(
+                pipeline, consumer, source, destination, lambda: [*USERS, TableName("public", "others")]
+            )
+            assert status(source, export) == "exported"
+            locker.execute("alter table users rename to people")
+        pipeline.until(lambda: status(source, export) == "completed")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: [TableName("public", "people")])
+        own = "select obj_description('people'::regclass)"
+        pipeline.until(lambda: source.query(own) == [("People, and what they are called",)])
+
+
+def test_a_comment_is_put_on_the_table_that_is_meant(source: Database) -> None:
+    source.execute("create table a (id int)", "create table b (id int)")
+    ((a,), (b,)) = source.query(
+        "select oid::bigint from pg_class where relname in ('a', 'b') order by relname"
+    )
+    source.execute("alter table a rename to c", "alter table b rename to a", "alter table c rename to b")
+    with connect(source.dsn) as connection:
+        assert ddl.set_comment(connection, a, "of the first")
+        assert source.query("select obj_description('b'::regclass)") == [("of the first",)]
+        source.execute("drop table a")
+        assert not ddl.set_comment(connection, b, "of nothing")
 
 
 def test_reloads_wait_for_each_other(spark: SparkSession, source: Database, tmp_path: Path) -> None:

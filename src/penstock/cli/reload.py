@@ -11,7 +11,7 @@ from penstock.cli import patterns
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.model import TableName
+    from penstock.model import TableId, TableName
 
 
 def reload(
@@ -33,24 +33,22 @@ def reload(
     loaded = load(config)
     patterns.check(tables)
     with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
-        known = {(state.key.source, state.name) for state in store.tables()}
-        chosen = sorted(
-            (source, name) for source, name in known if any(matches(pattern, name) for pattern in tables)
-        )
+        known = {(state.key.source, state.name, state.key.table) for state in store.tables()}
+        chosen = sorted(one for one in known if any(matches(pattern, one[1]) for pattern in tables))
         if not chosen:
-            names = ", ".join(sorted(str(name) for _, name in known)) or "none"
+            names = ", ".join(sorted(str(name) for _, name, _ in known)) or "none"
             raise UnknownTable(
                 f"no table of the pipeline matches {', '.join(tables)}", remedy=f"Its tables: {names}"
             )
-        for source, name in chosen:
-            if not _mark(loaded, source, name):
+        for source, name, table in chosen:
+            if not _mark(loaded, source, name, table):
                 store.request("reload", {"tables": [_pattern(name)], "source": source})
             print(f"{name} of {source} will be copied anew")
         if store.holder() is None:
             print("The pipeline does not run: it will do so when it is started.")
 
 
-def _mark(config: Config, source: str, table: TableName) -> bool:
+def _mark(config: Config, source: str, name: TableName, table: TableId) -> bool:
     """Ask by a marker; False if that cannot be done here."""
     import uuid
     from datetime import UTC, datetime
@@ -62,7 +60,7 @@ def _mark(config: Config, source: str, table: TableName) -> bool:
     prefix = config.marker_for(config.source(source))
     if prefix is None:
         return False
-    more = {"table_name": str(table), "timestamp": datetime.now(UTC).isoformat(timespec="seconds")}
+    more = {"table_name": str(name), "timestamp": datetime.now(UTC).isoformat(timespec="seconds")}
     with connect(config.source(source).conninfo()) as connection:
         if not ddl.is_installed(connection):
             return False

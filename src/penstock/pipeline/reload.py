@@ -17,7 +17,8 @@ with END those are delivered that his snapshot has not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -25,17 +26,20 @@ import structlog
 
 from penstock.config.destinations import FilesOptions
 from penstock.destinations.protocol import Reload, ReloadStatus
-from penstock.model import TableName
 from penstock.model.ddl import END, START, Marker, marker_text
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 from penstock.postgres import ddl
-from penstock.postgres.connection import connect
+from penstock.postgres.connection import Connection, connect, wait_briefly
 from penstock.state.store import TableState
 
 if TYPE_CHECKING:
     from penstock.pipeline.stream import Stream
+
+LOCK_MILLISECONDS = 200
+PAUSE = 5.0
+"""Seconds until a lock that was not free is asked for again."""
 
 
 class Reloading(Protocol):
@@ -70,6 +74,9 @@ class Reloads:
         self._most = most
         self._open: list[Reload] | None = None
         """None: to be asked for."""
+        self._restores = True
+        """Whether tables may have markers that are no longer needed."""
+        self._again_at = 0.0
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=self._source, destination=stream.config.name
         )
@@ -96,7 +103,9 @@ class Reloads:
         asked = self._open is None
         if self._open is None:
             self._open = list(self._target.reloads(self._source))
-            self._restore_comments()
+            self._restores = True
+        if self._restores:
+            self._comment(self._restore_comments)
         for reload in list(self._open):
             state = self._stream.tables.get(reload.table)
             if state is not None:
@@ -118,7 +127,7 @@ class Reloads:
         elif active and reload.external and reload.ended:
             self._go_on(reload, state)
         elif reload.status is ReloadStatus.EXPORTED:
-            self._end(reload)
+            self._comment(lambda connection: self._end(connection, reload))
 
     def _has_room(self, reload: Reload) -> bool:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
@@ -149,23 +158,35 @@ class Reloads:
             copied = replace(state, snapshot=seen, snapshot_lsn=self._stream.position)
             self._stream.tables.put(copied, "it was copied")
 
-    def _end(self, reload: Reload) -> None:
+    def _comment(self, work: Callable[[Connection], None]) -> None:
+        """A comment wants a lock, which somebody may have for hours (a vacuum, an index that is being made):
+        the stream does not wait for him, it tries again."""
+        if time.monotonic() < self._again_at:
+            return
+        try:
+            with connect(self._conninfo) as connection:
+                wait_briefly(connection, LOCK_MILLISECONDS)
+                work(connection)
+        except TableBusy as error:
+            self._again_at = time.monotonic() + PAUSE
+            self._log.info("reload: a marker waits", error=str(error))
+
+    def _end(self, connection: Connection, reload: Reload) -> None:
         """Say that the copy is there: in the stream, where that may be said."""
         more = {"table_name": str(reload.name), "rows_exported": reload.rows}
         text = marker_text(self._marker, END, reload.export_id, more)
-        with connect(self._conninfo) as connection:
-            told = ddl.set_comment(connection, reload.name, text)
-        if told:
+        if ddl.set_comment(connection, reload.table, text):
             self._open = [one for one in self._open or () if one is not reload]  # until END is seen
         else:
-            self._log.info("reload: END cannot be set, the table is not the role's", table=str(reload.name))
+            why = "the table is not the role's, or it is gone"
+            self._log.info(f"reload: END cannot be set, {why}", table=str(reload.name))
             self._target.complete_reload(self._source, reload)
             self._open = None
 
-    def _restore_comments(self) -> None:
+    def _restore_comments(self, connection: Connection) -> None:
         """Give tables of which no reload is open their own comment back."""
         busy = {reload.table for reload in self._open or ()}
-        with connect(self._conninfo) as connection:
-            for table, name, own in ddl.marked(connection, self._marker):
-                if table not in busy:
-                    ddl.set_comment(connection, TableName(*name), own)
+        for table, own in ddl.marked(connection, self._marker):
+            if table not in busy:
+                ddl.set_comment(connection, table, own)
+        self._restores = False

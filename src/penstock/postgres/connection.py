@@ -68,10 +68,10 @@ def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
     return connection
 
 
-def wait_briefly(connection: Connection) -> None:
+def wait_briefly(connection: Connection, milliseconds: int = 2000) -> None:
     """For a lock: one that is not free soon is an error, and the work is tried again. Whoever queues behind
     us has not long to wait, and who wants to stop us neither."""
-    connection.execute("set lock_timeout = '2s'")
+    connection.execute("select set_config('lock_timeout', %s, false)", (str(milliseconds),))
 
 
 def with_session(conninfo: str) -> str:

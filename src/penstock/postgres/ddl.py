@@ -13,7 +13,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from penstock.model import TableName
+from penstock.model import TableId
 from penstock.model.errors import NotReady
 from penstock.postgres.connection import Connection, explain
 
@@ -165,32 +165,50 @@ def remove(connection: Connection) -> bool:
     return True
 
 
-def marked(connection: Connection, prefix: str) -> list[tuple[int, tuple[str, str], str | None]]:
-    """The tables whose comment is a marker now, by id and name, and the comment that they had before."""
+def marked(connection: Connection, prefix: str) -> list[tuple[TableId, str | None]]:
+    """The tables whose comment is a marker now, and the comment that they had before."""
     rows = connection.execute(
         """
-        select c.oid::bigint, n.nspname, c.relname, s.comment
+        select c.oid::bigint, s.comment
         from pg_description d
         join pg_class c on c.oid = d.objoid and c.relkind in ('r', 'p')
-        join pg_namespace n on n.oid = c.relnamespace
         left join penstock.comments s on s.table_id = c.oid
         where d.classoid = 'pg_class'::regclass and d.objsubid = 0 and starts_with(d.description, %s)
         """,
         (prefix,),
     ).fetchall()
-    return [(id, (schema, name), comment) for id, schema, name, comment in rows]
+    return [(TableId(id), comment) for id, comment in rows]
 
 
-def set_comment(connection: Connection, table: TableName, text: str | None) -> bool:
-    """Put a comment on a table; False if it is not the role's to do."""
+def set_comment(connection: Connection, table: TableId, text: str | None) -> bool:
+    """Put a comment on a table; False if it is not the role's to do, or if there is no such table."""
     try:
-        connection.execute(
-            sql.SQL("comment on table {} is {}").format(
-                sql.Identifier(table.schema, table.name), sql.Literal(text)
-            )
-        )
+        while name := _name(connection, table):
+            with connection.transaction():
+                if _comment(connection, name, text) and _name(connection, table) == name:
+                    return True
+                raise psycopg.Rollback
     except psycopg.errors.InsufficientPrivilege:
         return False
     except psycopg.Error as error:
         raise explain(error).at(table=table) from None
+    return False
+
+
+def _name(connection: Connection, table: TableId) -> tuple[str, str] | None:
+    return connection.execute(
+        "select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace"
+        " where c.oid = %s",
+        (table,),
+    ).fetchone()
+
+
+def _comment(connection: Connection, name: tuple[str, str], text: str | None) -> bool:
+    """False if the table has another name by now. If it was given to another one, the caller sees that: the
+    lock that this takes keeps it from being renamed once more."""
+    statement = sql.SQL("comment on table {} is {}").format(sql.Identifier(*name), sql.Literal(text))
+    try:
+        connection.execute(statement)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return False
     return True
