@@ -81,7 +81,7 @@ _SCRATCH = "create table scratch (n integer)"
 
 class Workload:
     def __init__(self, database: Database, seed: int = 0) -> None:
-        self._database = database
+        self.database = database
         self._seed = seed
         self._published: list[int] = []
         self._written: list[int] = []
@@ -93,7 +93,7 @@ class Workload:
 
     def create(self, publication: str = "scenario", *, via_root: bool = True) -> Workload:
         self._via_root, oids = via_root, []
-        with connect(self._database.dsn) as connection, connection.transaction():
+        with connect(self.database.dsn) as connection, connection.transaction():
             connection.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
             connection.execute(_SCRATCH)
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(ODD.schema)))
@@ -123,14 +123,14 @@ class Workload:
               join pg_class c on c.oid = family.oid and (relkind <> 'p' or %s)
               join pg_namespace n on n.oid = relnamespace
         """
-        with self._database.connect() as connection:
+        with self.database.connect() as connection:
             found = connection.execute(query, (self._published, self._via_root, self._via_root))
             return [TableName(*row) for row in found.fetchall()]
 
     def run(self, transactions: int = 200) -> None:
         """So many transactions, one after the other; calling it again goes on."""
         if self._single is None:
-            self._single = Writer(self._database, self._written, Random(self._seed), self.done)
+            self._single = Writer(self.database, self._written, Random(self._seed), self.done)
         with self._single.connected():
             for _ in range(transactions):
                 self._single.transaction(EXPECTED)
@@ -154,7 +154,7 @@ class Workload:
 
     def _write_until(self, stop: threading.Event, number: int) -> Counter[str]:
         done: Counter[str] = Counter()
-        writer = Writer(self._database, self._written, Random(f"{self._seed}/{number}"), done, number)
+        writer = Writer(self.database, self._written, Random(f"{self._seed}/{number}"), done, number)
         while not stop.is_set():
             try:
                 with writer.connected():

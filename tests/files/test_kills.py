@@ -8,13 +8,10 @@ reads what is registered, checking every file's size and SHA-256.
 from __future__ import annotations
 
 import json
-import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from random import Random
 
 import psycopg
 import pytest
@@ -25,9 +22,8 @@ from penstock.postgres.connection import connect
 from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.files.test_files import to_files
-from tests.pipeline.running import configuration, difference
-from tests.pipeline.test_kills import Supervised, crash
-from tests.scenario import Workload
+from tests.pipeline.running import configuration
+from tests.pipeline.test_kills import Supervised, begun, survive
 
 
 def ask_for_reload(source: Database, table: TableName) -> bool:
@@ -41,44 +37,15 @@ def ask_for_reload(source: Database, table: TableName) -> bool:
 
 
 def run_through_kills(source: Database, into: Database, folder: Path, kills: int) -> Counter[str]:
-    random = Random(os.environ.get("PENSTOCK_TEST_SEED") or time.time_ns())
-    workload = Workload(source, seed=random.randrange(1 << 30)).create()
-    workload.run(50)
+    random, workload, sources = begun(source)
     into.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
     with connect(source.dsn) as connection:
         assert ddl.install(connection, "CDC_RELOAD:")
     source.execute("alter publication scenario add table ddl_history")
-    replication = {"publication_name": "scenario", "create_publication": False}
-    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
     pipeline = Supervised(configuration(folder, source, to_files(folder), sources=sources))
     consumer = Consumer(source, into)
-    victims: dict[str, Callable[[], bool]] = {
-        "capture": lambda: pipeline.kill_child("penstock.capture"),
-        "driver": pipeline.kill,
-        "worker": lambda: pipeline.kill_child("penstock.spark.daemon", "pyspark.daemon"),
-        "source": lambda: crash(source.server),
-        "reload": lambda: ask_for_reload(source, random.choice(workload.tables)),
-    }
-    done: Counter[str] = Counter()
-    try:
-        with workload.running(writers=2):
-            while done.total() < kills:
-                time.sleep(random.uniform(1, 6))
-                pipeline.check()
-                consume(consumer)
-                victim = random.choice(list(victims))
-                if victims[victim]():
-                    done[victim] += 1
-        end = time.monotonic() + 180
-        while told := difference(source, into, workload.tables):
-            pipeline.check()
-            assert time.monotonic() < end, told
-            consume(consumer)
-            time.sleep(0.5)
-    finally:
-        code = pipeline.stop()
-    assert code == 0, pipeline.said()
-    return done
+    also = {"reload": lambda: ask_for_reload(source, random.choice(workload.tables))}
+    return survive(pipeline, workload, into, random, kills, also, lambda: consume(consumer))
 
 
 def consume(consumer: Consumer) -> None:

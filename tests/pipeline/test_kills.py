@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
@@ -100,23 +100,32 @@ def crash(server: PostgresServer) -> bool:
     return True
 
 
-def run_through_kills(
-    source: Database, destination: Database, folder: Path, kills: int, **sections: object
-) -> Counter[str]:
+def begun(source: Database) -> tuple[Random, Workload, list[dict[str, object]]]:
+    """Chance, tables that it made, and the source for a configuration."""
     random = Random(os.environ.get("PENSTOCK_TEST_SEED") or time.time_ns())
     workload = Workload(source, seed=random.randrange(1 << 30)).create()
     workload.run(50)
     replication = {"publication_name": "scenario", "create_publication": False}
-    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
-    file = configuration(folder, source, to_postgres(destination), sources=sources, **sections)
-    pipeline = Supervised(file)
+    return random, workload, [{"name": "source", "dsn": source.dsn, "replication": replication}]
+
+
+def survive(
+    pipeline: Supervised,
+    workload: Workload,
+    into: Database,
+    random: Random,
+    kills: int,
+    also: Mapping[str, Callable[[], bool]],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Counter[str]:
+    """Kill something now and then while the workload goes on; in the end all is equal. What was killed."""
+    source = workload.database
     victims: dict[str, Callable[[], bool]] = {
         "capture": lambda: pipeline.kill_child("penstock.capture"),
         "driver": pipeline.kill,
         "worker": lambda: pipeline.kill_child("penstock.spark.daemon", "pyspark.daemon"),
-        "executor": lambda: pipeline.kill_child(EXECUTOR),
         "source": lambda: crash(source.server),
-        "destination": lambda: crash(destination.server),
+        **also,
     }
     done: Counter[str] = Counter()
     try:
@@ -124,18 +133,34 @@ def run_through_kills(
             while done.total() < kills:
                 time.sleep(random.uniform(1, 6))
                 pipeline.check()
+                meanwhile()
                 victim = random.choice(list(victims))
                 if victims[victim]():
                     done[victim] += 1
         end = time.monotonic() + 180
-        while told := difference(source, destination, workload.tables):
+        while told := difference(source, into, workload.tables):
             pipeline.check()
             assert time.monotonic() < end, told
+            meanwhile()
             time.sleep(0.5)
     finally:
         code = pipeline.stop()
     assert code == 0, pipeline.said()
     return done
+
+
+def run_through_kills(
+    source: Database, destination: Database, folder: Path, kills: int, **sections: object
+) -> Counter[str]:
+    random, workload, sources = begun(source)
+    pipeline = Supervised(
+        configuration(folder, source, to_postgres(destination), sources=sources, **sections)
+    )
+    also: dict[str, Callable[[], bool]] = {
+        "executor": lambda: pipeline.kill_child(EXECUTOR),
+        "destination": lambda: crash(destination.server),
+    }
+    return survive(pipeline, workload, destination, random, kills, also)
 
 
 def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from penstock.capture.messages import RelationColumn, RelationMessage
 from penstock.model import Column, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.model.errors import TableBusy
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection
 from penstock.postgres.publication import PublishedTable
@@ -89,5 +90,8 @@ def described(connection: Connection, published: Iterable[PublishedTable]) -> li
     for (table_id, schema, table, identity), columns in groupby(rows, itemgetter(0, 1, 2, 3)):
         listed = tables[TableName(schema, table)]
         kept = tuple(RelationColumn(*column[4:]) for column in columns if column[4] in listed)
+        if len({column.name for column in kept}) < len(kept):
+            # Beside ALTERs servers have shown two rows of pg_class for one table.
+            raise TableBusy("the catalog has the table twice", table=TableName(schema, table))
         relations.append(RelationMessage(table_id, schema, table, identity, kept))
     return relations
