@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import yaml
@@ -33,6 +33,15 @@ where table_name = %s and end_lsn > %s order by end_lsn
 """
 
 Row = list[str | None]
+
+
+class Registered(NamedTuple):
+    end: str
+    kind: str
+    path: str
+    rows: int
+    sha256: str
+    size: int
 
 
 def unpacked(path: str) -> bytes:
@@ -92,27 +101,19 @@ class Consumer:
             names = registry.execute("select distinct table_name from cdc_registry.file_log").fetchall()
             for (table,) in names:
                 new = registry.execute(_NEW, (table, self._last.get(table, "0/0"))).fetchall()
-                for end, kind, path, rows, digest, size in new:
+                for file in map(Registered._make, new):
                     with connection.transaction():
-                        self._take(connection, table, kind, path, rows, digest, size)
-                    self._last[table] = end
+                        self._take(connection, table, file)
+                    self._last[table] = file.end
                     self.seen += 1
         return self.seen - before
 
-    def _take(
-        self,
-        connection: psycopg.Connection[Any],
-        table: str,
-        kind: str,
-        path: str,
-        rows: int,
-        digest: str,
-        size: int,
-    ) -> None:
+    def _take(self, connection: psycopg.Connection[Any], table: str, file: Registered) -> None:
+        path, rows = file.path, file.rows
         data = Path(path).read_bytes()
-        assert (hashlib.sha256(data).hexdigest(), len(data)) == (digest, size), path
+        assert (hashlib.sha256(data).hexdigest(), len(data)) == (file.sha256, file.size), path
         text = unpacked(path).decode()
-        match kind:
+        match file.kind:
             case "schema":
                 self._keys[table] = make(connection, yaml.safe_load(text))
             case "full_reload":

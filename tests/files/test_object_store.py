@@ -25,7 +25,7 @@ from penstock.model.errors import ConfigError, StorageFailed
 from penstock.model.phases import Phase
 from penstock.state.store import Store
 from tests.bed import Database
-from tests.files.consumer import Consumer
+from tests.files.consumer import Consumer, Registered
 from tests.files.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed, weed
 from tests.files.test_files import until_rebuilt
 from tests.pipeline.running import Running, configuration, difference, running
@@ -50,22 +50,13 @@ class RemoteConsumer(Consumer):
         self._system = system
         self._folder = folder
 
-    def _take(
-        self,
-        connection: psycopg.Connection[Any],
-        table: str,
-        kind: str,
-        path: str,
-        rows: int,
-        digest: str,
-        size: int,
-    ) -> None:
-        key = path.removeprefix("s3://")
+    def _take(self, connection: psycopg.Connection[Any], table: str, file: Registered) -> None:
+        key = file.path.removeprefix("s3://")
         local = self._folder / key
         local.parent.mkdir(parents=True, exist_ok=True)
-        with self._system.open_input_stream(key, compression=None) as file:
-            local.write_bytes(file.read())
-        super()._take(connection, table, kind, str(local), rows, digest, size)
+        with self._system.open_input_stream(key, compression=None) as stored:
+            local.write_bytes(stored.read())
+        super()._take(connection, table, file._replace(path=str(local)))
 
 
 def objects(seaweed: Seaweed, folder: str) -> list[str]:
