@@ -173,6 +173,7 @@ def test_credentials_may_come_from_the_environment(seaweed: Seaweed, monkeypatch
     assert b"".join(storage.read(storage.write("t/1/a", [b"data"]).path)) == b"data"
 
 
+@pytest.mark.slow
 def test_a_pipeline_takes_its_credentials_from_the_environment(
     source: Database, destination: Database, seaweed: Seaweed, tmp_path: Path
 ) -> None:
