@@ -12,7 +12,7 @@ import yaml
 
 from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.files.storage import Storage
-from penstock.model import Lsn, TableName
+from penstock.model import Lsn, TableId, TableName
 from penstock.postgres.connection import connect
 from tests.bed import Database
 
@@ -63,7 +63,7 @@ class Exported:
         self._registry = Registry("lake_registry", "shop", "lake")
         with connect(database.dsn) as connection:
             self._registry.create(connection)
-            self._registry.state(connection, USERS, "streaming")
+            self._registry.expect(connection, {TableId(1): USERS})
 
     def copy(self, lsn: int, *columns: str) -> None:
         """A full copy of `users` with these columns, the first of which is the key, and a file of changes."""

@@ -78,27 +78,38 @@ def test_a_password_in_a_command_is_not_recorded(
     ]
 
 
-def test_a_table_that_is_not_copied_yet_is_there(
+def test_the_state_of_a_table_from_when_it_is_found_until_it_is_gone(
     spark: SparkSession, source: Database, tmp_path: Path
 ) -> None:
-    """It waits for somebody who writes to it, as it is published only then."""
+    """To be copied it waits for somebody who writes to it, as it is published only then. He gives it another
+    name meanwhile; and a name may be another table's later."""
     make_things(source)
     source.execute("create table late (id int primary key)", "create publication own for table things")
     replication = {"publication_name": "own", "create_publication": False}
     sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
 
-    def mode(table: str) -> str:
-        found = dict(source.query("select table_name, current_mode from cdc_registry.table_state"))
-        return str(found.get(table))
+    def modes() -> dict[str, str]:
+        return dict(source.query("select table_name, current_mode from cdc_registry.table_state"))
 
     with running(configuration(tmp_path, source, to_files(tmp_path), sources=sources), spark) as pipeline:
         pipeline.until_phase(Phase.READY, "public.things")
         with source.connect() as writer, writer.transaction():
             writer.execute("insert into late values (1)")
             source.execute("alter publication own add table late")
-            pipeline.until(lambda: mode("public.late") == "pending_reload")
-            assert mode("public.things") == "streaming"
-        pipeline.until(lambda: mode("public.late") == "streaming")
+            waiting = {"public.late": "pending_reload", "public.things": "streaming"}
+            pipeline.until(lambda: modes() == waiting)
+            writer.execute("alter table late rename to later")
+        pipeline.until(lambda: modes() == {"public.later": "streaming", "public.things": "streaming"})
+        before = source.query("select table_id from cdc_registry.table_state order by table_name")
+        source.execute("drop table things")
+        make_things(source)
+        source.execute("alter publication own add table things", "drop table later")
+        pipeline.until(lambda: modes() == {"public.things": "streaming"})
+        (table,) = source.query("select 'things'::regclass::oid::bigint")
+        pipeline.until(lambda: source.query("select table_id from cdc_registry.table_state") == [table])
+        assert table not in before
+        pipeline.until(lambda: len(pipeline.tables()) == 1)
+        assert modes() == {"public.things": "streaming"}
 
 
 def test_old_files_go_when_consumers_are_past_them(

@@ -200,7 +200,7 @@ class Target(Protocol):
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         """What is known there of the tables; empty for a destination that does not remember."""
 
-    def expect(self, source: str, tables: Sequence[TableName]) -> None:
+    def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
         """These are to be copied, when it is their turn."""
 
     def copy_table(self, copy: TableCopy) -> int:

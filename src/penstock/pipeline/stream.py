@@ -206,7 +206,7 @@ class Stream:
         """The destination is told as well: it must not take the table for one that follows the stream."""
         told = PenstockError(f"it is copied anew: {why}")
         self.target.hold(self.feed.name, state.key.table, self.position, told)
-        self.target.expect(self.feed.name, [state.name])
+        self.target.expect(self.feed.name, {state.key.table: state.name})
         self.tables.copy_anew(state, why)
 
     def _transformed(self, changes: TableChanges) -> TableChanges:
@@ -351,7 +351,7 @@ class Stream:
         self._add(found, unknown & found.tables.keys())
 
     def _add(self, found: Found, tables: Iterable[TableId], fresh: Collection[TableId] = ()) -> None:
-        added = [self.tables.add(found.tables[table], table in fresh).name for table in tables]
+        added = {table: self.tables.add(found.tables[table], table in fresh).name for table in tables}
         if added:
             self.target.expect(self.feed.name, added)
 

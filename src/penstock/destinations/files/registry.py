@@ -9,12 +9,12 @@ is one more than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from penstock.destinations.files.storage import Written
-from penstock.model import ZERO, Lsn, TableName
+from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import ConfigError
 from penstock.postgres.connection import Connection
 
@@ -39,6 +39,7 @@ create table if not exists {schema}.file_log (
 
 create table if not exists {schema}.table_state (
     table_name         text        primary key,
+    table_id           bigint      not null,
     current_mode       varchar(20) not null,
     last_streaming_lsn pg_lsn,
     reload_export_id   uuid,
@@ -207,23 +208,42 @@ class Registry:
 
     # The state of tables
 
-    def state(self, connection: Connection, table: TableName, mode: str, streamed: Lsn | None = None) -> None:
+    def state(
+        self, connection: Connection, table: TableSchema, mode: str, streamed: Lsn | None = None
+    ) -> None:
         if self.enabled:
             connection.execute(
                 self.sql(
                     """
                     insert into {schema}.table_state as t
-                        (table_name, current_mode, last_streaming_lsn, pipeline, destination)
-                    values (%s, %s, %s, %s, %s)
+                        (table_name, table_id, current_mode, last_streaming_lsn, pipeline, destination)
+                    values (%s, %s, %s, %s, %s, %s)
                     on conflict (table_name) do update set current_mode = excluded.current_mode,
+                        table_id = excluded.table_id,
                         last_streaming_lsn = coalesce(excluded.last_streaming_lsn, t.last_streaming_lsn),
                         updated_at = now()
                     """
                 ),
-                (str(table), mode, str(streamed) if streamed else None, self.pipeline, self.destination),
+                (
+                    str(table.name),
+                    table.id,
+                    mode,
+                    str(streamed) if streamed else None,
+                    self.pipeline,
+                    self.destination,
+                ),
             )
 
-    def expect(self, connection: Connection, tables: Iterable[TableName]) -> None:
+    def reloading(self, connection: Connection, table: TableSchema) -> None:
+        """It is being copied, under the name that it has now."""
+        self.state(connection, table, "reloading")
+        if self.enabled:
+            connection.execute(
+                self.sql("delete from {schema}.table_state where table_id = %s and table_name <> %s"),
+                (table.id, str(table.name)),
+            )
+
+    def expect(self, connection: Connection, tables: Mapping[TableId, TableName]) -> None:
         """Tables that are to be copied; one that is being reloaded already stays so."""
         if self.enabled:
             with connection.cursor() as cursor:
@@ -231,23 +251,23 @@ class Registry:
                     self.sql(
                         """
                         insert into {schema}.table_state as t
-                            (table_name, current_mode, pipeline, destination)
-                        values (%s, 'pending_reload', %s, %s)
-                        on conflict (table_name) do update
-                        set current_mode = excluded.current_mode, updated_at = now()
-                        where t.current_mode <> 'reloading'
+                            (table_name, table_id, current_mode, pipeline, destination)
+                        values (%s, %s, 'pending_reload', %s, %s)
+                        on conflict (table_name) do update set current_mode = excluded.current_mode,
+                            table_id = excluded.table_id, updated_at = now()
+                        where t.current_mode <> 'reloading' or t.table_id <> excluded.table_id
                         """
                     ),
-                    [(str(table), self.pipeline, self.destination) for table in tables],
+                    [(str(name), id, self.pipeline, self.destination) for id, name in tables.items()],
                 )
 
-    def stop(self, connection: Connection, table: str) -> None:
+    def stop(self, connection: Connection, table: TableId) -> None:
         """It does not stream any more, if it did."""
         if self.enabled:
             connection.execute(
                 self.sql(
                     "update {schema}.table_state set current_mode = 'stopped', updated_at = now()"
-                    " where table_name = %s and current_mode = 'streaming'"
+                    " where table_id = %s and current_mode = 'streaming'"
                 ),
                 (table,),
             )
@@ -263,9 +283,9 @@ class Registry:
                 (through, through),
             )
 
-    def forget(self, connection: Connection, table: str) -> None:
+    def forget(self, connection: Connection, table: TableId) -> None:
         if self.enabled:
-            connection.execute(self.sql("delete from {schema}.table_state where table_name = %s"), (table,))
+            connection.execute(self.sql("delete from {schema}.table_state where table_id = %s"), (table,))
 
     def erase(self, connection: Connection) -> None:
         """Forget the tables; what is known of files stays, as they do."""

@@ -93,7 +93,7 @@ class Reloads:
                 set current_mode = 'reloading', reload_export_id = o.export_id,
                     reload_start_lsn = o.start_marker_lsn, updated_at = now()
                 from {schema}.reload_operations o
-                where o.export_id = %s and t.table_name = o.table_name
+                where o.export_id = %s and t.table_id = o.table_id
                 """
             ),
             (reload.export_id,),

@@ -103,7 +103,7 @@ class FilesTarget:
 
     # Full copies
 
-    def expect(self, source: str, tables: Sequence[TableName]) -> None:
+    def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
         books = self._books[source]
         with books.transaction() as connection:
             books.registry.expect(connection, tables)
@@ -116,7 +116,7 @@ class FilesTarget:
             self._abandon(books, connection, delivery.id)
             batch, folder = self._writer.folder(books, connection, table)
             copies.begin(connection, books.stream, delivery.id, copy.id, "" if nothing else folder)
-            books.registry.state(connection, table, "reloading")
+            books.registry.reloading(connection, delivery.table)
         made = None if nothing else self._export(copy, batch, folder)
         with books.aside() as connection:
             copies.finish(connection, copy.id, made)
@@ -178,16 +178,13 @@ class FilesTarget:
                 entries = [*_entries_of(table, made), *delta]
                 self._reloads(books).exported(connection, changes, made.rows if made else 0, delta)
             ends = self._register(books, connection, entries)
-            before = ledger.names(connection, books.stream).get(delivery.id, str(table))
-            if before != str(table):
-                books.registry.forget(connection, before)
             if stands is None:
                 ledger.move(connection, books.stream, position, None)
             own = position if stands not in (None, position) else None
             copied = copy or (known.copy if known else "")
             now = Known(copied, delivery.table.version, own, None, made=True)
             ledger.record(connection, books.stream, delivery, now)
-            books.registry.state(connection, table, "streaming", position)
+            books.registry.state(connection, delivery.table, "streaming", position)
         books.registry.registered(ends)
 
     # The stream
@@ -211,7 +208,7 @@ class FilesTarget:
                     now = Known(copy, known[delivery.id].version, batch.start, error, made=True)
                 ledger.record(connection, books.stream, delivery, now)
                 mode = "streaming" if error is None else "stopped"
-                books.registry.state(connection, delivery.table.name, mode, ends.get(delivery.table.name))
+                books.registry.state(connection, delivery.table, mode, ends.get(delivery.table.name))
             ledger.move(connection, books.stream, batch.end, batch.complete_through)
             books.registry.complete(connection, batch.complete_through)
         books.registry.registered(ends)
@@ -262,19 +259,15 @@ class FilesTarget:
         books = self._books[source]
         with books.transaction() as connection:
             ledger.hold(connection, books.stream, table, position, why)
-            name = ledger.names(connection, books.stream).get(table)
-            if name is not None:
-                books.registry.stop(connection, name)
+            books.registry.stop(connection, table)
 
     def forget(self, source: str, table: TableId) -> None:
         books = self._books[source]
         with books.transaction() as connection:
             self._abandon(books, connection, table)
-            name = ledger.names(connection, books.stream).get(table)
             ledger.forget(connection, books.stream, table)
             self._reloads(books).forget(connection, table)
-            if name is not None:
-                books.registry.forget(connection, name)
+            books.registry.forget(connection, table)
 
     def tear_down(self) -> None:
         """Files stay, and with them `file_log`, which says where they are."""

@@ -110,7 +110,7 @@ class PostgresTarget:
         writing.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
-    def expect(self, source: str, tables: Sequence[TableName]) -> None: ...
+    def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         with self._endpoint.session() as connection:
