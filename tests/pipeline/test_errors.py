@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from penstock.config import load
 from penstock.embedded.postgres import PostgresServer
@@ -33,6 +34,20 @@ def status(file: Path) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
+
+
+def test_a_lock_on_a_table_is_waited_for_and_stopping_does_not_wait_for_it(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """To publish a table takes a lock on it."""
+    source.execute("create table t (id integer primary key)")
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with source.connect() as other, other.transaction():
+        other.execute("lock table t in access exclusive mode")
+        with capture_logs() as logged, running(file, spark) as pipeline:
+            pipeline.until(lambda: any("lock timeout" in line.get("error", "") for line in logged))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
 
 
 def test_a_refused_row_stops_its_table_alone_until_it_is_retried(

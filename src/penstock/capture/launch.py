@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
+
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, SourceConfig
 from penstock.config.tables import HISTORY
 from penstock.model import TableName
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import catalog, ddl, publication
-from penstock.postgres.connection import Connection, connect, wait_briefly
+from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import manifest
 from penstock.spool.writer import is_captured
 
@@ -51,11 +53,14 @@ def spool_of(config: Config, source: SourceConfig) -> Path:
 
 def prepare(source: SourceConfig) -> list[str]:
     """Bring the publication in step with the configured tables; says what was done."""
-    with connect(source.conninfo()) as connection:
-        wait_briefly(connection)
-        ours = source.replication.create_publication
-        tables = catalog.tables(connection, source.tables) if ours else []
-        return _ensure(connection, source, [table.name for table in tables])
+    try:
+        with connect(source.conninfo()) as connection:
+            wait_briefly(connection)
+            ours = source.replication.create_publication
+            tables = catalog.tables(connection, source.tables) if ours else []
+            return _ensure(connection, source, [table.name for table in tables])
+    except psycopg.Error as error:
+        raise explain(error) from None
 
 
 def adjust(connection: Connection, source: SourceConfig) -> list[str]:

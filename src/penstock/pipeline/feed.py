@@ -114,10 +114,13 @@ class Feed:
         """Have the source record schema changes, where that is wanted and may be."""
         if self.marker is None:
             return
-        with connect(self.spec.conninfo) as connection:
-            wait_briefly(connection)
-            if ddl.install(connection, self.marker):
-                return
+        try:
+            with connect(self.spec.conninfo) as connection:
+                wait_briefly(connection)
+                if ddl.install(connection, self.marker):
+                    return
+        except psycopg.Error as error:
+            raise explain(error) from None
         if self.source.ddl_capture == "on":
             raise ddl.denied()
         self.marker = None

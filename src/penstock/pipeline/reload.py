@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, cast
 
+import psycopg
 import structlog
 
 from penstock.config.destinations import FilesOptions
@@ -31,7 +32,7 @@ from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 from penstock.postgres import ddl
-from penstock.postgres.connection import Connection, connect, wait_briefly
+from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.state.store import TableState
 
 if TYPE_CHECKING:
@@ -170,6 +171,8 @@ class Reloads:
         except TableBusy as error:
             self._again_at = time.monotonic() + PAUSE
             self._log.info("reload: a marker waits", error=str(error))
+        except psycopg.Error as error:
+            raise explain(error) from None
 
     def _end(self, connection: Connection, reload: Reload) -> None:
         """Say that the copy is there: in the stream, where that may be said."""
