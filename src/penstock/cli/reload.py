@@ -68,5 +68,6 @@ def _mark(config: Config, source: str, name: TableName, table: TableId) -> bool:
 
 
 def _pattern(table: TableName) -> str:
-    quoted = (part.replace('"', '""') for part in (table.schema, table.name))
-    return ".".join(f'"{part}"' for part in quoted)
+    from penstock.model.schema import quoted
+
+    return f"{quoted(table.schema)}.{quoted(table.name)}"

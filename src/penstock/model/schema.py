@@ -45,8 +45,13 @@ class TableName:
 
 
 def _written(part: str) -> str:
-    quoted = part.replace('"', '""')
-    return f'"{quoted}"' if "." in part or '"' in part else part
+    return quoted(part) if "." in part or '"' in part else part
+
+
+def quoted(part: str) -> str:
+    """A part of a name, to be taken literally whatever it holds."""
+    doubled = part.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def literal(part: str) -> str:
