@@ -62,7 +62,7 @@ def test_columns_have_everything_that_a_declaration_has(database: Database, conn
     assert columns["v"].default == "'{}'::character varying[]"
     assert columns["v"].nullable
     assert columns["m"].labels == ("sad", "fine")
-    assert (columns["ms"].labels, columns["ms"].domain_of) == (("sad", "fine"), "mood[]")
+    assert (columns["ms"].labels, columns["ms"].domain_of) == (("sad", "fine"), "public.mood[]")
     assert (columns["p"].domain_of, columns["p"].nullable) == ("numeric(12,2)", False)
     assert columns["C ol"].collation == 'pg_catalog."C"'
     assert columns["id"].collation is None

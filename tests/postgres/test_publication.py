@@ -75,13 +75,13 @@ def test_a_partitioned_table_is_published_as_one(connection: Connection) -> None
 
 
 def test_children_by_inheritance_are_tables_of_their_own(connection: Connection) -> None:
-    connection.execute("create table child () inherits (a)")
+    connection.execute("create table public.child () inherits (public.a)")
     publication.ensure(connection, "p", [A], create=True)
     assert published(connection) == {A}
 
 
 def test_a_foreign_publication_is_left_alone(connection: Connection) -> None:
-    connection.execute("create publication p for table a")
+    connection.execute("create publication p for table public.a")
     assert publication.ensure(connection, "p", [B], create=True) == [
         "publication p is used as it is: Penstock did not make it"
     ]
@@ -112,7 +112,7 @@ def test_ours_is_dropped(connection: Connection) -> None:
 def test_column_lists_and_row_filters_are_told(connection: Connection) -> None:
     if connection.info.server_version < 150000:
         pytest.skip("column lists and row filters exist from 15 on")
-    connection.execute("create publication p for table a, b (id) where (id > 5)")
+    connection.execute("create publication p for table public.a, public.b (id) where (id > 5)")
     a, b = publication.tables(connection, "p")
     assert (a.columns, a.row_filter) == (("id",), None)
     assert (b.columns, b.row_filter) == (("id",), "(id > 5)")
@@ -128,9 +128,10 @@ def test_a_table_that_is_not_there_changes_nothing(connection: Connection) -> No
 def test_it_is_never_left_without_its_mark(connection: Connection) -> None:
     connection.execute(
         """
-        create function refuse() returns event_trigger language plpgsql
+        create function public.refuse() returns event_trigger language plpgsql
             as $$ begin raise 'not now'; end $$;
-        create event trigger refuse on ddl_command_end when tag in ('COMMENT') execute function refuse();
+        create event trigger refuse on ddl_command_end when tag in ('COMMENT')
+            execute function public.refuse();
         """
     )
     with pytest.raises(PenstockError, match="not now"):

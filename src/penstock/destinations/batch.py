@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableName, TableSchema
-from penstock.model.ddl import DdlEvent, Marker
+from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
 from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
 from penstock.spark import plan
@@ -48,6 +48,7 @@ class ChangeBatch:
     ddl: tuple[DdlEvent, ...] = ()
     """Schema changes of these tables, as the source recorded them."""
     markers: tuple[Marker, ...] = ()
+    refused_markers: tuple[RefusedMarker, ...] = ()
     """What asks for reloads of tables."""
     spark: SparkSession | None = None
     """On the driver only."""

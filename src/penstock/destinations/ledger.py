@@ -20,14 +20,13 @@ from typing import LiteralString
 from penstock.destinations.protocol import Delivery, Recorded
 from penstock.model import Lsn, TableId
 from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
 
 _LOCK = 0x70656E73
 """Of two pipelines that start at once, one makes the schema. Also keeps our locks apart from others'."""
 
 _TABLES: LiteralString = """
-create schema if not exists penstock;
-
 create table if not exists penstock.streams (
     pipeline         text        not null,
     destination      text        not null,
@@ -112,10 +111,13 @@ class Known:
 
 
 def create(connection: Connection) -> None:
+    """Make what is missing; refuse what is somebody else's."""
+    ownership.check(connection, "penstock", ("streams", "tables", "copies", "copied", "progress"))
     found = connection.execute("select to_regclass('penstock.progress') is not null").fetchone()
     if found and found[0]:
         return
     connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+    ownership.make_schema(connection, "penstock")
     connection.execute(_TABLES)
 
 

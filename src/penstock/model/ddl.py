@@ -4,6 +4,8 @@ A marker is a comment on a table, `CDC_RELOAD: {"action": "EXPORT_START", "expor
 stream where it was set. `EXPORT_START` asks for a full copy; `EXPORT_END` says that it is there. Whoever
 makes the copy himself says so with `"external": true`, and, in END, by `"snapshot"` (`pg_current_snapshot()`
 of the transaction that read the table) which changes are in it.
+
+Whoever owns a table may put any comment on it, so a marker is read as the words of a stranger.
 """
 
 from __future__ import annotations
@@ -17,8 +19,12 @@ from typing import Any
 
 from penstock.model.lsn import Lsn
 from penstock.model.schema import TableId
+from penstock.model.visibility import Visibility
 
 START, END = "EXPORT_START", "EXPORT_END"
+LONGEST_MARKER = 64 << 10
+"""Characters: a snapshot names every transaction that runs."""
+LONGEST_ID = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,29 +50,81 @@ class Marker:
     snapshot: str | None = None
 
     @classmethod
-    def of(cls, event: DdlEvent, prefix: str) -> Marker | None:
-        """The marker that an event is, if it is one; ValueError if it is one that cannot be read."""
+    def of(cls, event: DdlEvent, prefix: str) -> Marker | RefusedMarker | None:
+        """The marker that an event is, if it is one, or why it cannot be followed."""
         if event.table is None or event.comment is None or not event.comment.startswith(prefix):
             return None
-        said = json.loads(event.comment.removeprefix(prefix))
-        if not isinstance(said, dict) or said.get("action") not in (START, END) or not said.get("export_id"):
-            raise ValueError(f"expected an action, {START} or {END}, and an export_id")
-        return cls(
-            event.lsn,
-            event.table,
-            said["action"],
-            export_id(str(said["export_id"])),
-            bool(said.get("external", False)),
-            said.get("snapshot"),
-        )
+        text = event.comment.removeprefix(prefix)
+        try:
+            return _read(event.lsn, event.table, text)
+        except (ValueError, RecursionError) as error:
+            reason = str(error) if isinstance(error, _Wrong) else "it is not JSON"
+            return RefusedMarker(event.lsn, event.table, text_id(f"{event.lsn}/{text}", event.table), reason)
 
 
-def export_id(given: str) -> uuid.UUID:
-    """As it is, or, of one that is no UUID, always the same one."""
+@dataclass(frozen=True, slots=True)
+class RefusedMarker:
+    """A comment that begins as a marker does and is none."""
+
+    lsn: Lsn
+    table: TableId
+    id: uuid.UUID
+    """The same whenever it is read."""
+    reason: str
+
+
+class _Wrong(ValueError):
+    """What is wrong with a marker, in words of ours: nothing of it is repeated."""
+
+
+def _read(lsn: Lsn, table: TableId, text: str) -> Marker:
+    if len(text) > LONGEST_MARKER:
+        raise _Wrong(f"it has more than {LONGEST_MARKER} characters")
+    said = json.loads(text, object_pairs_hook=_flat, parse_constant=_no_constant)
+    if not isinstance(said, dict):
+        raise _Wrong("it is no JSON object")
+    for key, value in said.items():
+        if isinstance(value, dict | list):
+            raise _Wrong(f"a value of `{key[:40]}` that holds others is not expected")
+    if said.get("action") not in (START, END):
+        raise _Wrong(f"`action` is neither {START} nor {END}")
+    given, external, snapshot = said.get("export_id"), said.get("external", False), said.get("snapshot")
+    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_ID:
+        raise _Wrong(f"`export_id` is not a text of at most {LONGEST_ID} characters")
+    if not isinstance(external, bool):
+        raise _Wrong("`external` is neither true nor false")
+    if snapshot is not None:
+        _check_snapshot(snapshot)
+    return Marker(lsn, table, said["action"], export_id(given, table), external, snapshot)
+
+
+def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise _Wrong("a key stands in it twice")
+    return dict(pairs)
+
+
+def _no_constant(name: str) -> Any:
+    raise _Wrong(f"{name} is not JSON")
+
+
+def _check_snapshot(given: object) -> None:
+    try:
+        Visibility.parse(given if isinstance(given, str) else "")
+    except ValueError:
+        raise _Wrong("`snapshot` is not what pg_current_snapshot() says") from None
+
+
+def export_id(given: str, table: TableId) -> uuid.UUID:
+    """As it is, or, of one that is no UUID, always the same one for a table: another table's is another."""
     try:
         return uuid.UUID(given)
     except ValueError:
-        return uuid.uuid5(uuid.NAMESPACE_OID, given)
+        return text_id(given, table)
+
+
+def text_id(text: str, table: TableId) -> uuid.UUID:
+    return uuid.uuid5(uuid.NAMESPACE_OID, f"{table}/{text}")
 
 
 def marker_text(prefix: str, action: str, export: uuid.UUID, more: Mapping[str, Any]) -> str:

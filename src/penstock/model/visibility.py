@@ -6,10 +6,13 @@ that: a transaction whose commit is in the WAL already may not be visible yet.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+_WRITTEN = re.compile(r"[0-9]{1,19}:[0-9]{1,19}:([0-9]{1,19}(,[0-9]{1,19})*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +25,16 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> Visibility:
-        """`xmin:xmax:xip,xip,…`, with ids that are not cut to 32 bits."""
+        """`xmin:xmax:xip,xip,…`, with ids that are not cut to 32 bits; ValueError for anything else."""
+        if not _WRITTEN.fullmatch(text):
+            raise ValueError("expected xmin:xmax:xip,xip,…")
         xmin, xmax, running = text.split(":")
-        return cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
+        read = cls(int(xmin), int(xmax), tuple(int(xid) for xid in running.split(",") if xid))
+        if not 0 < read.xmin <= read.xmax < 1 << 63 or not all(
+            read.xmin <= xid < read.xmax for xid in read.running
+        ):
+            raise ValueError("expected running transactions between xmin and xmax")
+        return read
 
     def __str__(self) -> str:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"

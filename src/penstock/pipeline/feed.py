@@ -34,7 +34,14 @@ from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolInUse, TableBusy
+from penstock.model.errors import (
+    ConnectionFailed,
+    NotReady,
+    PenstockError,
+    SlotLost,
+    SpoolInUse,
+    TableBusy,
+)
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
 from penstock.postgres import ddl, slot
@@ -54,6 +61,7 @@ REMEMBERED = 3600
 """Readings of the clock that are kept: how far behind a destination may be to be told its time."""
 LONG = 10.0
 """Seconds after which it is said what a start waits for."""
+OLD = "Have a superuser run what `penstock grant` prints: it puts this version's in their place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +103,6 @@ class Feed:
 
         To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
         """
-        self._record_ddl()
         for done in launch.prepare(self.source):
             self._log.info(done)
         self._begin()
@@ -109,22 +116,40 @@ class Feed:
             self._end_capture()
             if not self._is_to_be_replaced(error):
                 raise
+        self._record_ddl()
 
     def _record_ddl(self) -> None:
-        """Have the source record schema changes, where that is wanted and may be."""
+        """Have the source record schema changes, where that is wanted and may be. Last of all: a start that
+        fails leaves no trigger behind."""
         if self.marker is None:
             return
         try:
             with connect(self.spec.conninfo) as connection:
                 wait_briefly(connection)
-                if ddl.install(connection, self.marker):
-                    return
+                installed = ddl.install(connection, self.marker)
+                if not installed and ddl.is_installed(connection):
+                    installed = True
+                    self._log.warning(
+                        "the triggers that record schema changes are of another version", remedy=OLD
+                    )
         except psycopg.Error as error:
             raise explain(error) from None
-        if self.source.ddl_capture == "on":
-            raise ddl.denied()
-        self.marker = None
-        self._log.info("schema changes show with a table's next change: the role may not create triggers")
+        except NotReady as error:
+            if self.source.ddl_capture == "on":
+                raise
+            self._log.warning("schema changes show with a table's next change", error=str(error))
+            installed = False
+        else:
+            if not installed and self.source.ddl_capture == "on":
+                raise ddl.denied()
+            if not installed:
+                self._log.info(
+                    "schema changes show with a table's next change: the role may not create triggers"
+                )
+        if installed:
+            self.discover()
+        else:
+            self.marker = None
 
     def _begin(self) -> None:
         """Look at the tables, then start the capture, which makes a slot where there is none."""
@@ -225,7 +250,10 @@ class Feed:
         published = facts.gather(connection, self.source.publication_name, unsized=known)
         ours = self.source.tables.is_ours  # a publication of all tables has them, too
         tables = {id: table for id, table in published.items() if not ours(table.schema.name)}
-        self.history = next((id for id, table in published.items() if table.schema.name == HISTORY), None)
+        recorded = self.marker is not None and ddl.is_installed(connection)  # or it is anybody's table
+        self.history = next(
+            (id for id, table in published.items() if recorded and table.schema.name == HISTORY), None
+        )
         return Found(tables, facts.wal_position(connection))
 
     # A lost slot

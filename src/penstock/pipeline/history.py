@@ -8,7 +8,7 @@ from datetime import datetime
 import structlog
 
 from penstock.model import Lsn, TableId
-from penstock.model.ddl import DdlEvent, Marker
+from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.spark import plan
 from penstock.spark.plan import Slice
 from penstock.spool.segment import Op
@@ -39,14 +39,10 @@ def _events(part: Slice) -> Iterator[DdlEvent]:
                 )
 
 
-def markers(found: Sequence[DdlEvent], prefix: str | None) -> list[Marker]:
-    """The markers of reloads among them; one that cannot be read is told of and left."""
-    made = []
-    for event in found if prefix is not None else ():
-        try:
-            marker = Marker.of(event, prefix or "")
-        except ValueError as error:
-            _log.warning("a reload's marker cannot be read", error=str(error), comment=event.comment)
-        else:
-            made += [marker] if marker is not None else []
-    return made
+def markers(found: Sequence[DdlEvent], prefix: str | None) -> tuple[list[Marker], list[RefusedMarker]]:
+    """The markers of reloads among them, and those that cannot be followed."""
+    read = [Marker.of(event, prefix) for event in found] if prefix is not None else []
+    refused = [one for one in read if isinstance(one, RefusedMarker)]
+    for one in refused:
+        _log.warning("a reload's marker is refused", table_id=one.table, lsn=str(one.lsn), reason=one.reason)
+    return [one for one in read if isinstance(one, Marker)], refused

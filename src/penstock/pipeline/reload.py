@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 import psycopg
@@ -27,6 +28,7 @@ import structlog
 
 from penstock.config.destinations import FilesOptions
 from penstock.destinations.protocol import Reload, ReloadStatus
+from penstock.model import TableId
 from penstock.model.ddl import END, START, Marker, marker_text
 from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
@@ -77,7 +79,8 @@ class Reloads:
         """None: to be asked for."""
         self._restores = True
         """Whether tables may have markers that are no longer needed."""
-        self._again_at = 0.0
+        self._again_at: dict[TableId, float] = {}
+        """When the comment of a table that was locked may be tried again."""
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=self._source, destination=stream.config.name
         )
@@ -106,7 +109,7 @@ class Reloads:
             self._open = list(self._target.reloads(self._source))
             self._restores = True
         if self._restores:
-            self._comment(self._restore_comments)
+            self._restore_comments()
         for reload in list(self._open):
             state = self._stream.tables.get(reload.table)
             if state is not None:
@@ -128,7 +131,7 @@ class Reloads:
         elif active and reload.external and reload.ended:
             self._go_on(reload, state)
         elif reload.status is ReloadStatus.EXPORTED:
-            self._comment(lambda connection: self._end(connection, reload))
+            self._comment(reload.table, lambda connection: self._end(connection, reload))
 
     def _has_room(self, reload: Reload) -> bool:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
@@ -155,24 +158,33 @@ class Reloads:
     def _go_on(self, reload: Reload, state: TableState) -> None:
         """His copy is there: the stream hands it over, with what is not in it."""
         if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
-            seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
+            try:
+                seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
+            except ValueError:  # an earlier version took anything
+                self._target.complete_reload(self._source, reload)
+                self._stream.copy_anew(state, "the snapshot of its export is none")
+                self._open = None
+                return
             copied = replace(state, snapshot=seen, snapshot_lsn=self._stream.position)
             self._stream.tables.put(copied, "it was copied")
 
-    def _comment(self, work: Callable[[Connection], None]) -> None:
-        """A comment wants a lock, which somebody may have for hours (a vacuum, an index that is being made):
-        the stream does not wait for him, it tries again."""
-        if time.monotonic() < self._again_at:
-            return
+    def _comment(self, table: TableId, work: Callable[[Connection], None]) -> bool:
+        """Whether it was done. A comment wants a lock, which somebody may have for hours (a vacuum, an index
+        that is being made): neither the stream nor another table waits for him, it is tried again."""
+        if time.monotonic() < self._again_at.get(table, 0.0):
+            return False
         try:
             with connect(self._conninfo) as connection:
                 wait_briefly(connection, LOCK_MILLISECONDS)
                 work(connection)
         except TableBusy as error:
-            self._again_at = time.monotonic() + PAUSE
+            self._again_at[table] = time.monotonic() + PAUSE
             self._log.info("reload: a marker waits", error=str(error))
+            return False
         except psycopg.Error as error:
             raise explain(error) from None
+        self._again_at.pop(table, None)
+        return True
 
     def _end(self, connection: Connection, reload: Reload) -> None:
         """Say that the copy is there: in the stream, where that may be said."""
@@ -186,10 +198,20 @@ class Reloads:
             self._target.complete_reload(self._source, reload)
             self._open = None
 
-    def _restore_comments(self, connection: Connection) -> None:
+    def _restore_comments(self) -> None:
         """Give tables of which no reload is open their own comment back."""
+        if time.monotonic() < min(self._again_at.values(), default=0.0):
+            return
         busy = {reload.table for reload in self._open or ()}
-        for table, own in ddl.marked(connection, self._marker):
-            if table not in busy:
-                ddl.set_comment(connection, table, own)
-        self._restores = False
+        followed = {state.key.table for state in self._stream.tables} - busy
+        try:
+            with connect(self._conninfo) as connection:
+                marked = ddl.marked(connection, self._marker, followed)
+        except psycopg.Error as error:
+            raise explain(error) from None
+        restored = [self._comment(table, partial(_put_back, table, own)) for table, own in marked]
+        self._restores = not all(restored)
+
+
+def _put_back(table: TableId, comment: str | None, connection: Connection) -> None:
+    ddl.set_comment(connection, table, comment)

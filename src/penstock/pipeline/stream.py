@@ -147,7 +147,7 @@ class Stream:
         begun, start = time.monotonic(), self.position
         found_parts = self.changes.parts(start, end)
         told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
-        markers = history.markers(told, self.feed.marker)
+        markers, refused = history.markers(told, self.feed.marker)
         told = [event for event in told if event.comment is None]  # a comment changes no schema
         self._take_in(found_parts.keys())
         if self.reloads is None:
@@ -167,7 +167,15 @@ class Stream:
         messages = () if self.target.remembers else self.changes.messages(start, end)
         if chosen or messages or self.target.remembers:  # it is to remember how far it came, in any case
             batch = ChangeBatch(
-                self.feed.name, start, end, tuple(chosen), complete, messages, tuple(told), tuple(markers)
+                self.feed.name,
+                start,
+                end,
+                tuple(chosen),
+                complete,
+                messages,
+                tuple(told),
+                tuple(markers),
+                tuple(refused),
             )
             failed = dict(self.target.write(batch))
         for state in after:

@@ -4,6 +4,9 @@ Every connection speaks with the same session settings, because the spool keeps 
 PostgreSQL sends: two sessions that print a timestamp differently would store it differently. The settings
 travel in libpq's `options`, so that a replication connection has them from its first message on.
 
+The search path is PostgreSQL's own schema and nothing else: whatever a user calls his functions, operators
+and tables, none of them runs or is read in the place of what we mean. What is elsewhere is qualified.
+
 The server says why it refuses a *statement* with an SQLSTATE. Why it refuses a *connection* libpq tells
 only in words, so `explain` also knows those words; what it does not recognise counts as a lost connection
 and is tried again.
@@ -38,7 +41,9 @@ SESSION_OPTIONS = {
     "timezone": "UTC",
     "lc_monetary": "C",
     "client_encoding": "UTF8",
+    "search_path": "pg_catalog,pg_temp",
 }
+"""`pg_temp` stands last: unnamed it would be searched first."""
 
 CONNECT_TIMEOUT = "10"
 
@@ -46,7 +51,9 @@ _SETTLE = (
     (b"DateStyle", b"ISO", b"set datestyle to 'ISO'"),
     (b"IntervalStyle", b"postgres", b"set intervalstyle to 'postgres'"),
     (b"TimeZone", b"UTC", b"set timezone to 'UTC'"),
+    (b"search_path", b"pg_catalog,", b"set search_path to pg_catalog, pg_temp"),
 )
+"""What the server reports, what it should be, and what makes it so. Before 18 it does not report the path."""
 
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
@@ -92,7 +99,8 @@ def replication_conninfo(conninfo: str) -> str:
 
 
 def settle(pgconn: pq.abc.PGconn) -> None:
-    """Set what the environment overrode: libpq sends PGDATESTYLE and PGTZ past our `options`."""
+    """Set what the environment overrode (libpq sends PGDATESTYLE and PGTZ past our `options`), or what a
+    pooler did not pass on."""
     for reported, wanted, statement in _SETTLE:
         if not (pgconn.parameter_status(reported) or b"").startswith(wanted):
             pgconn.exec_(statement)

@@ -1,8 +1,8 @@
 """The publication: made for the configured tables and kept in step with them.
 
 Penstock alters only what it made. It remembers that in the publication itself, as its comment, which
-survives dumps, upgrades and the loss of our state. A publication without that comment belongs to somebody
-else, and is used as it is; so is one for all tables.
+survives dumps, upgrades and the loss of our state. A publication without that comment, or of another owner,
+belongs to somebody else, and is used as it is; so is one for all tables.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from psycopg import sql
 from penstock.model import TableId, TableName
 from penstock.model.errors import AccessDenied, PublicationMissing
 from penstock.postgres.connection import Connection, explain
+from penstock.postgres.ownership import is_trusted
 
 MARK = "managed by penstock"
 
@@ -47,16 +48,18 @@ class PublishedTable:
 
 def describe(connection: Connection, name: str) -> Publication | None:
     row = connection.execute(
-        """
+        sql.SQL(
+            """
         select pubname, puballtables, pubviaroot,
-               coalesce(obj_description(oid, 'pg_publication') = %s, false),
+               coalesce(obj_description(oid, 'pg_publication') = %s, false) and {},
                coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false),
                array_remove(array[
                    case when pubinsert then 'insert' end, case when pubupdate then 'update' end,
                    case when pubdelete then 'delete' end, case when pubtruncate then 'truncate' end], null)
         from pg_publication p
         where pubname = %s
-        """,
+        """
+        ).format(is_trusted(sql.SQL("pubowner"))),
         (MARK, name),
     ).fetchone()
     return Publication(row[0], row[1], row[2], row[3], row[4], frozenset(row[5])) if row else None

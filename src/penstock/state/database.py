@@ -32,6 +32,8 @@ from penstock.model.errors import (
     without_secrets,
 )
 from penstock.model.sqlite import WAIT, make_durable
+from penstock.postgres import ownership
+from penstock.postgres.connection import settle, with_session
 from penstock.state import tables
 
 _WRITES = "penstock_writes"
@@ -101,11 +103,12 @@ class Database:
     def session(self) -> psycopg.Connection[Any]:
         """A connection to PostgreSQL apart from the pool, for a lock that lasts as long as it does."""
         with explained(self.place):
-            return psycopg.connect(self._conninfo, autocommit=True)
+            return _connect(self._conninfo, autocommit=True)
 
     def _make_ready(self) -> None:
         """Whoever finds the right format changes nothing: a reader needs no right to write."""
         with self.reading() as connection:
+            self._refuse_others(connection)
             if self._known_format(connection):
                 return
         with self.writing() as connection:
@@ -117,6 +120,12 @@ class Database:
                 connection.execute(sqlalchemy.schema.CreateSchema(tables.SCHEMA))
             tables.metadata.create_all(connection)
             connection.execute(tables.formats.insert().values(format=tables.FORMAT))
+
+    def _refuse_others(self, connection: Connection) -> None:
+        if self.file is None:
+            session = connection.connection.driver_connection
+            assert isinstance(session, psycopg.Connection)
+            ownership.check(session, tables.SCHEMA, (table.name for table in tables.metadata.sorted_tables))
 
     def _known_format(self, connection: Connection) -> bool:
         schema = None if self.file else tables.SCHEMA
@@ -171,17 +180,23 @@ def _postgres(url: str) -> Database:
     except ValueError as error:
         raise ConfigError(f"`state.url`: {error}") from None
     given = conninfo_to_dict(dsn)
-    conninfo = make_conninfo(dsn, **{**_SETTINGS, **given, "client_encoding": "UTF8"})
+    conninfo = with_session(make_conninfo(dsn, **{**_SETTINGS, **given}))
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # No prepared statements: a connection pooler between may hand the next one to another session.
-        creator=lambda: psycopg.connect(conninfo, prepare_threshold=None),
+        creator=lambda: _connect(conninfo, prepare_threshold=None),
         pool_pre_ping=True,
     )
     at = given.get("host") or given.get("service") or "localhost"
     place = f"{at}/{given.get('dbname') or given.get('user') or ''}"
     options = {"schema_translate_map": {None: tables.SCHEMA}}
     return Database(engine.execution_options(**options), place, conninfo)
+
+
+def _connect(conninfo: str, **options: Any) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(conninfo, **options)
+    settle(connection.pgconn)
+    return connection
 
 
 @contextmanager

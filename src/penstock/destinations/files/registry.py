@@ -16,11 +16,10 @@ from datetime import datetime
 from penstock.destinations.files.storage import Written
 from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import ConfigError
+from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
 
 _TABLES = """
-create schema if not exists {schema};
-
 create table if not exists {schema}.file_log (
     id              bigint      generated always as identity primary key,
     table_name      text        not null,
@@ -63,9 +62,12 @@ create table if not exists {schema}.reload_operations (
     rows_exported    bigint,
     delta_rows       bigint,
     delta_applied    bigint,
+    reason           text,
     created_at       timestamptz not null default now(),
     completed_at     timestamptz
 );
+
+alter table {schema}.reload_operations add column if not exists reason text;
 
 create table if not exists {schema}.consumers (
     consumer   text        not null,
@@ -78,6 +80,14 @@ create table if not exists {schema}.consumers (
 create table if not exists {schema}.removals (
     file_path text primary key
 );
+"""
+
+TABLES = ("file_log", "table_state", "reload_operations", "consumers", "removals")
+
+_COMPLETE = """
+    select to_regclass(format('%%I.removals', %(schema)s::text)) is not null and exists (
+        select from pg_attribute where attname = 'reason'
+           and attrelid = to_regclass(format('%%I.reload_operations', %(schema)s::text)))
 """
 
 
@@ -112,11 +122,13 @@ class Registry:
     _last: dict[TableName, Last] = field(default_factory=dict)
 
     def create(self, connection: Connection) -> None:
-        """Make what is missing; refuse a registry that another destination keeps."""
+        """Make what is missing; refuse a registry that another destination keeps, or that is somebody's."""
         if not self.enabled:
             return
-        found = connection.execute("select to_regclass(%s) is not null", (f"{self.schema}.removals",))
-        if not (row := found.fetchone()) or not row[0]:
+        ownership.check(connection, self.schema, TABLES)
+        found = connection.execute(_COMPLETE, {"schema": self.schema}).fetchone()
+        if found != (True,):
+            ownership.make_schema(connection, self.schema)
             connection.execute(self.sql(_TABLES))
         other = connection.execute(
             self.sql(

@@ -14,8 +14,11 @@ from penstock.destinations.batch import rows_of
 from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.protocol import Reload, ReloadStatus, TableChanges
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.ddl import START, Marker
+from penstock.model.ddl import START, Marker, RefusedMarker, text_id
 from penstock.postgres.connection import Connection
+
+KEPT = 100
+"""Refused markers of a table that are remembered."""
 
 _log = structlog.get_logger("penstock.files")
 
@@ -30,28 +33,74 @@ class Reloads:
         its START, or of a table that is not followed, is nobody's."""
         for marker in markers if self.registry.enabled else ():
             if marker.action == START and marker.table in names:
-                connection.execute(
-                    self.registry.sql(
-                        """
-                        insert into {schema}.reload_operations (export_id, table_name, table_id,
-                            start_marker_lsn, status, external, delta_strategy)
-                        values (%s, %s, %s, %s, 'queued', %s, %s) on conflict do nothing
-                        """
-                    ),
-                    (
-                        marker.export_id,
-                        names[marker.table],
-                        marker.table,
-                        str(marker.lsn),
-                        marker.external,
-                        self.strategy,
-                    ),
-                )
+                self._queue(connection, marker, names)
             elif marker.action != START:
                 self._ended(connection, marker)
 
+    def _queue(self, connection: Connection, marker: Marker, names: Mapping[TableId, str]) -> None:
+        connection.execute(
+            self.registry.sql(
+                """
+                insert into {schema}.reload_operations (export_id, table_name, table_id,
+                    start_marker_lsn, status, external, delta_strategy)
+                values (%s, %s, %s, %s, 'queued', %s, %s) on conflict do nothing
+                """
+            ),
+            (
+                marker.export_id,
+                names[marker.table],
+                marker.table,
+                str(marker.lsn),
+                marker.external,
+                self.strategy,
+            ),
+        )
+        taken = connection.execute(
+            self.registry.sql(
+                "select from {schema}.reload_operations where export_id = %s and table_id <> %s"
+            ),
+            (marker.export_id, marker.table),
+        ).fetchone()
+        if taken is not None:
+            id = text_id(f"{marker.lsn}/{marker.export_id}", marker.table)
+            reason = "its `export_id` is that of another table's reload"
+            self.refuse(connection, [RefusedMarker(marker.lsn, marker.table, id, reason)], names)
+
+    def refuse(
+        self, connection: Connection, refused: Iterable[RefusedMarker], names: Mapping[TableId, str]
+    ) -> None:
+        """Comments that are no markers although they begin so, each once; of a table the last `KEPT`."""
+        for one in refused if self.registry.enabled else ():
+            if one.table not in names:
+                continue
+            values = {"id": one.id, "name": names[one.table], "table": one.table, "lsn": str(one.lsn)}
+            connection.execute(
+                self.registry.sql(
+                    """
+                    insert into {schema}.reload_operations (export_id, table_name, table_id,
+                        start_marker_lsn, status, external, delta_strategy, reason, completed_at)
+                    values (%(id)s, %(name)s, %(table)s, %(lsn)s, 'refused', false, %(strategy)s, %(reason)s,
+                            now())
+                    on conflict do nothing
+                    """
+                ),
+                values | {"strategy": self.strategy, "reason": one.reason},
+            )
+            connection.execute(
+                self.registry.sql(
+                    """
+                    delete from {schema}.reload_operations where export_id in (
+                        select export_id from {schema}.reload_operations
+                        where table_id = %(table)s and status = 'refused'
+                        order by start_marker_lsn desc, export_id offset %(kept)s)
+                    """
+                ),
+                values | {"kept": KEPT},
+            )
+
     def _ended(self, connection: Connection, marker: Marker) -> None:
-        """Ours is completed with END, if it is exported; somebody else's goes on then."""
+        """Ours is completed with END, if it is exported; somebody else's goes on then. Only the marker of the
+        reload's own table counts: everybody can read the others' ids."""
         connection.execute(
             self.registry.sql(
                 """
@@ -59,10 +108,16 @@ class Reloads:
                     end_marker_lsn = coalesce(end_marker_lsn, %(lsn)s), snapshot = %(snapshot)s,
                     status = case when external then status else 'completed' end,
                     completed_at = case when not external then now() end
-                where export_id = %(id)s and (external or status = 'exported')
+                where export_id = %(id)s and table_id = %(table)s
+                  and (external and status <> 'refused' or status = 'exported')
                 """
             ),
-            {"lsn": str(marker.lsn), "snapshot": marker.snapshot, "id": marker.export_id},
+            {
+                "lsn": str(marker.lsn),
+                "snapshot": marker.snapshot,
+                "id": marker.export_id,
+                "table": marker.table,
+            },
         )
         self._clear(connection, marker.export_id)
 
@@ -74,7 +129,7 @@ class Reloads:
                 """
                 select export_id, table_id, table_name, status, external, end_marker_lsn is not null,
                        snapshot, coalesce(rows_exported, 0)
-                from {schema}.reload_operations where status <> 'completed'
+                from {schema}.reload_operations where status in ('queued', 'active', 'exported')
                 order by start_marker_lsn, created_at
                 """
             )

@@ -53,6 +53,7 @@ _CONVERSIONS = {
 }
 """Of text into a type, where a cast does not do: `Infinity`, `\\x00ff`, `…+00` (it is always UTC)."""
 _MODIFIER = re.compile(r"\s*\(([\d, -]+)\)")
+_LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,10 @@ def _about(export: Export, through: str) -> str:
         "by PUT and an internal stage" if export.is_local else f"by an external stage: fill in {INTEGRATION}"
     )
     table = _comment("'" + export.table.replace("'", "''") + "'")
+    copied_at = _comment(str(export.described["metadata"]["snapshot_lsn"]))
     return f"""\
 -- {_comment(export.table)} in Snowflake, {where}.
--- The full copy of {export.described["metadata"]["snapshot_lsn"]}, and changes through {through}.
+-- The full copy of {copied_at}, and changes through {through}.
 -- When all of it has run, tell the registry (PostgreSQL), so that later files are kept until they are read:
 --   insert into {export.registry}.consumers (consumer, table_name, last_lsn)
 --   values ('snowflake', {table}, '{through}')
@@ -290,9 +292,7 @@ from found;"""
         f"""l.{column.quoted}) as {column.quoted}"""
         for column in names.columns
     ]
-    yield f"""\
--- Values that were not sent are those of the line before, or of the one before that.
-execute immediate $$
+    loop = f"""
 declare
     lost exception (-20001, 'rows that were changed are not there');
     to_find integer;
@@ -316,7 +316,10 @@ begin
         raise lost;
     end if;
 end;
-$$;"""
+"""
+    yield f"""\
+-- Values that were not sent are those of the line before, or of the one before that.
+execute immediate {_block(loop)};"""
     others = [name for name in names.all if name not in names.key]
     update = f"\nwhen matched then update set {', '.join(f'{name} = s.{name}' for name in others)}"
     yield f"""\
@@ -347,5 +350,11 @@ def _listed(items: Iterable[str], indent: int = 4) -> str:
     return (",\n" + " " * indent).join(items)
 
 
+def _block(text: str) -> str:
+    """A block of statements as a constant. A name may hold what ends one of the readable kind."""
+    return literal(text) if "$$" in text else f"$${text}$$"
+
+
 def _comment(text: str) -> str:
-    return text.replace("\n", " ").replace("\r", " ")
+    """Nothing in it ends the line."""
+    return _LINE_ENDS.sub(" ", text)

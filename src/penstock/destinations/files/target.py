@@ -198,7 +198,10 @@ class FilesTarget:
         with books.transaction() as connection:
             ledger.lock(connection, books.stream)
             ends = self._register(books, connection, entries)
-            self._reloads(books).note(connection, batch.markers, ledger.names(connection, books.stream))
+            if batch.markers or batch.refused_markers:
+                names = ledger.names(connection, books.stream)
+                self._reloads(books).note(connection, batch.markers, names)
+                self._reloads(books).refuse(connection, batch.refused_markers, names)
             known = ledger.known(connection, books.stream)
             for changes in batch.tables:
                 delivery = changes.delivery

@@ -40,6 +40,7 @@ from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.connection import Connection
+from penstock.postgres.ownership import make_schema
 from penstock.postgres.snapshot import CopyRange, copy_out
 from penstock.spark.copytext import copy_text
 
@@ -238,6 +239,7 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
         tables.make(connection, target)
         tables.make_key(connection, target)
     if not nothing:  # if nothing was to be copied, what is there stays
+        tables.guard(connection, target)
         replace_rows(connection, aside, target, begun)
     connection.execute(sql.SQL("drop table {}").format(aside.identifier))
     connection.execute(sql.SQL("analyze {}").format(target.identifier))
@@ -266,7 +268,7 @@ def _delivery(source: str, given: dict[str, Any]) -> Delivery:
 
 def _rename(connection: Connection, aside: Place, target: Place) -> None:
     """The table moves with its indexes, which are named anew where the name is free."""
-    tables.make_schema(connection, target.name.schema)
+    make_schema(connection, target.name.schema)
     indexes = connection.execute(
         "select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid"
         " where i.indrelid = to_regclass(%s)",

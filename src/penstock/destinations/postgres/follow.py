@@ -17,10 +17,12 @@ from penstock.destinations.postgres.types import declared
 from penstock.destinations.protocol import SchemaChange
 from penstock.model import Column, TableName
 from penstock.postgres.connection import Connection
+from penstock.postgres.ownership import make_schema
 
 
 def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
     """Bring the table to what the delivery of `place` has it."""
+    tables.guard(connection, place, _present(connection, change.target) or place.name)
     if change.target is not None and change.target != place.name:
         _move(connection, change.target, place)
     for name in change.dropped:
@@ -30,6 +32,10 @@ def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
         _add(connection, place, column, value)
     for column in change.retyped:
         _retype(connection, place, column)
+
+
+def _present(connection: Connection, table: TableName | None) -> TableName | None:
+    return table if table is not None and tables.exists(connection, table) else None
 
 
 def align(connection: Connection, place: Place) -> None:
@@ -80,7 +86,7 @@ def _move(connection: Connection, old: TableName, place: Place) -> None:
     """The table has another name at the destination."""
     if not tables.exists(connection, old):
         return
-    tables.make_schema(connection, place.name.schema)
+    make_schema(connection, place.name.schema)
     before = sql.Identifier(old.schema, old.name)
     if place.source_column is not None:
         _move_rows(connection, old, place)
@@ -166,13 +172,19 @@ def _add(connection: Connection, place: Place, column: Column, value: str | None
     name = sql.Identifier(column.name)
     there = column.name in tables.columns_of(connection, place.name)
     if not there and (place.source_column is not None or value is None):
-        _alter(connection, place, sql.SQL("add column {} {}").format(name, declared(connection, column.type)))
+        _alter(
+            connection,
+            place,
+            sql.SQL("add column {} {}").format(
+                name, declared(connection, column.type, place.delivery.target.schema)
+            ),
+        )
     if not there and place.source_column is None and value is not None:
         _alter(
             connection,
             place,
             sql.SQL("add column {} {} default {}").format(
-                name, declared(connection, column.type), sql.Literal(value)
+                name, declared(connection, column.type, place.delivery.target.schema), sql.Literal(value)
             ),
         )
         _alter(connection, place, sql.SQL("alter column {} drop default").format(name))
@@ -193,7 +205,7 @@ def _retype(connection: Connection, place: Place, column: Column) -> None:
         """,
         (place.name.schema, place.name.name, column.name),
     ).fetchone()
-    wanted = declared(connection, column.type)
+    wanted = declared(connection, column.type, place.delivery.target.schema)
     if row is None or row[0] == wanted.as_string(connection):
         return
     _alter(

@@ -22,7 +22,7 @@ def origin(place: int) -> sql.Identifier:
 def was(place: Place) -> sql.Composable:
     """That a row of the target is the one that was changed or deleted, by the key it had."""
     return both(
-        sql.SQL("t.{} = s.{}").format(sql.Identifier(name), origin(number))
+        sql.SQL("t.{} {} s.{}").format(sql.Identifier(name), place.equals(name), origin(number))
         for number, name in enumerate(place.key)
     )
 
@@ -30,7 +30,9 @@ def was(place: Place) -> sql.Composable:
 def has_key(place: Place) -> sql.Composable:
     """That a row of the target has the key of the one to be written."""
     return both(
-        sql.SQL("t.{} = s.{}").format(sql.Identifier(name), value(place.columns.index(name)))
+        sql.SQL("t.{} {} s.{}").format(
+            sql.Identifier(name), place.equals(name), value(place.columns.index(name))
+        )
         for name in place.key
     )
 

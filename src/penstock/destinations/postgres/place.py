@@ -29,6 +29,8 @@ class Place:
     """If the rows go elsewhere than to the target: where a copy is set aside."""
     ours: bool = True
     """Whether we made the table: then it follows the source's in everything."""
+    equalities: tuple[tuple[str, str, str], ...] = ()
+    """Key columns of a type that PostgreSQL does not bring, with the schema and name of its equality."""
 
     @property
     def name(self) -> TableName:
@@ -57,6 +59,16 @@ class Place:
 
     def at(self, delivery: Delivery) -> Place:
         return replace(self, delivery=delivery)
+
+    def equals(self, column: str) -> sql.Composable:
+        """The operator by which a key column's values are equal: nothing but PostgreSQL's own is found by its
+        name alone."""
+        own = next((one for name, *one in self.equalities if name == column), None)
+        return (
+            sql.SQL("operator({}.{})").format(sql.Identifier(own[0]), sql.SQL(own[1]))
+            if own
+            else sql.SQL("=")
+        )
 
     def own(self, alias: str) -> sql.Composable:
         """The condition that a row of the table is this source's."""

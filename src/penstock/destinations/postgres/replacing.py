@@ -22,10 +22,10 @@ def replace_rows(connection: Connection, aside: Place, target: Place, begun: dat
     """The rows of `aside` into `target`. `begun` is when the copy was."""
     if target.history:
         align(connection, target)
-        _new_versions(connection, aside, target, begun)
+        _new_versions(connection, aside, tables.with_equalities(connection, target), begun)
     elif target.append:
         align(connection, target)
-        _upsert(connection, aside, target)
+        _upsert(connection, aside, tables.with_equalities(connection, target))
     else:
         connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
         align(connection, target)
@@ -100,7 +100,9 @@ def _there(target: Place, condition: sql.Composable | None = None) -> sql.Compos
 
 
 def _same_key(target: Place) -> sql.Composable:
-    return both(sql.SQL("t.{0} = a.{0}").format(sql.Identifier(name)) for name in target.key)
+    return both(
+        sql.SQL("t.{0} {1} a.{0}").format(sql.Identifier(name), target.equals(name)) for name in target.key
+    )
 
 
 def _text(alias: str, target: Place) -> sql.Composable:

@@ -7,6 +7,7 @@ must have those that the source has. One that we made follows the source.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -20,10 +21,11 @@ from penstock.destinations.postgres.place import (
     comma,
     names,
 )
-from penstock.destinations.postgres.types import declared
+from penstock.destinations.postgres.types import FIRST_USER_OID, declared
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
 from penstock.postgres.connection import Connection
+from penstock.postgres.ownership import is_trusted, make_schema
 
 
 def exists(connection: Connection, table: TableName) -> bool:
@@ -69,7 +71,7 @@ def make(connection: Connection, place: Place) -> None:
     columns = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
-            declared(connection, column.type),
+            declared(connection, column.type, place.delivery.target.schema),
             sql.SQL(" not null" if column.name in required else ""),
         )
         for column in place.delivery.table.columns
@@ -83,21 +85,6 @@ def make(connection: Connection, place: Place) -> None:
             sql.SQL("{} boolean not null").format(sql.Identifier(DELETED)),
         ]
     connection.execute(sql.SQL("create table {} ({})").format(place.identifier, comma(columns)))
-
-
-def make_schema(connection: Connection, schema: str) -> None:
-    """`if not exists` alone asks for the right to make one that is there already, and fails if somebody else
-    makes the same one now."""
-    if _has_schema(connection, schema):
-        return
-    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"penstock/{schema}",))
-    if not _has_schema(connection, schema):
-        connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
-
-
-def _has_schema(connection: Connection, schema: str) -> bool:
-    found = connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone()
-    return found is not None
 
 
 def make_key(connection: Connection, place: Place) -> None:
@@ -129,9 +116,81 @@ def set_defaults(connection: Connection, place: Place, *, on: bool) -> None:
         )
 
 
+def with_equalities(connection: Connection, place: Place) -> Place:
+    """Ready for statements that find rows by their key. In a table of ours only a column whose type is not
+    PostgreSQL's own has to be asked about; a user's may have any."""
+    key = [column for column in place.delivery.table.columns if column.name in place.key]
+    if place.ours and all(column.type.base.oid < FIRST_USER_OID for column in key):
+        return place
+    rows = connection.execute(_EQUALITIES, (list(place.key), place.name.schema, place.name.name)).fetchall()
+    return replace(place, equalities=tuple((name, schema, operator) for name, schema, operator in rows))
+
+
+# The equality of a type's default operator class, which nobody but a superuser makes.
+_EQUALITIES = """
+    select a.attname, s.nspname, o.oprname
+    from pg_attribute a
+    join pg_class c on c.oid = a.attrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    join pg_type t on t.oid = a.atttypid
+    join pg_opclass k on k.opcintype = coalesce(nullif(t.typbasetype, 0), t.oid) and k.opcdefault
+    join pg_am m on m.oid = k.opcmethod and m.amname = 'btree'
+    join pg_amop p on p.amopfamily = k.opcfamily and p.amopstrategy = 3
+     and p.amoplefttype = k.opcintype and p.amoprighttype = k.opcintype
+    join pg_operator o on o.oid = p.amopopr
+    join pg_namespace s on s.oid = o.oprnamespace
+    where a.attname = any (%s) and n.nspname = %s and c.relname = %s and s.nspname <> 'pg_catalog'
+"""
+
+
+def guard(connection: Connection, place: Place, name: TableName | None = None) -> None:
+    """Lock the table, and refuse it if it is somebody's who would gain by what we do to it.
+
+    What the owner of a table puts on it (triggers, checks, rules) runs with the rights of whoever writes to
+    it. A superuser's are for nobody to have; and a table that we made and that is another's by now is not the
+    one that we made: who owns its schema can drop it and make one of that name. The lock keeps it as it is.
+    """
+    name = name or place.name
+    superuser = connection.info.parameter_status("is_superuser") == "on"
+    if not (place.ours or superuser):
+        return
+    cursor = connection.execute(
+        sql.SQL("lock table {} in row exclusive mode; ").format(sql.Identifier(name.schema, name.name))
+        + _OTHERS.format(
+            schema=sql.Literal(name.schema),
+            name=sql.Literal(name.name),
+            trusted=is_trusted(sql.SQL("l.relowner")),
+        )
+    )
+    cursor.nextset()
+    row = cursor.fetchone()
+    if row is not None:
+        raise TargetUnfit(
+            f"the table at the destination belongs to {row[0]}, who could have anything run with the rights "
+            f"of the role that Penstock connects as{', a superuser' if superuser else ''}",
+            target=name,
+            remedy="Give the table to that role, or connect as an ordinary one (`penstock grant` prints what "
+            "it needs) and have the table copied anew; then `penstock retry CONFIG TABLE`",
+        )
+
+
+# Its partitions too: rows go on to them.
+_OTHERS = sql.SQL(
+    """
+    select pg_get_userbyid(l.relowner)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    join pg_class l on l.oid in (select c.oid union select relid from pg_partition_tree(c.oid))
+    where n.nspname = {schema} and c.relname = {name} and not {trusted}
+    limit 1
+    """
+)
+
+
 def check(connection: Connection, place: Place) -> None:
-    """That a table which is there takes what the source delivers."""
+    """That a table which is there takes what the source delivers, and is nobody's who could use us."""
     _check_fit(place)
+    guard(connection, replace(place, ours=False))
     found = columns_of(connection, place.name)
     wanted = [*place.columns, *defaults(place)]
     missing = [name for name in wanted if name not in found]
