@@ -130,11 +130,14 @@ def _prepare(connection: Connection, backlog: Backlog, slots: int) -> Lsn:
 def _recvlogical(server: PostgresServer, changes: int, slot: str, end: Lsn) -> float:
     options = {"proto_version": "2", "publication_names": "p", "messages": "true", "streaming": "on"}
     command = [
-        str(server.bin / "pg_recvlogical"), "--dbname", server.dsn(), "--slot", slot, "--start", "--no-loop",
+        str(server.bin / "pg_recvlogical"), "--dbname", "postgres", "--slot", slot, "--start", "--no-loop",
         "--endpos", str(end), "--file", "/dev/null",
         *(part for key, value in options.items() for part in ("-o", f"{key}={value}")),
     ]  # fmt: skip
-    return rate(changes, lambda: subprocess.run(command, check=True, stderr=subprocess.DEVNULL))
+    environment = server.environment()
+    return rate(
+        changes, lambda: subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment)
+    )
 
 
 def _capture(server: PostgresServer, changes: int, slot: str, end: Lsn, peak: list[float]) -> float:

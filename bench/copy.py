@@ -93,12 +93,13 @@ class _Copies:
         servers = self.servers
         servers.make_database("psql", made.TABLE)
         program = str(servers.source.bin / "psql")
-        read = [program, "-X", "-d", servers.source.dsn(SOURCE), "-c", "copy t to stdout"]
-        write = [program, "-X", "-q", "-d", servers.destination.dsn("psql"), "-c", "copy t from stdin"]
+        read = [program, "-X", "-d", SOURCE, "-c", "copy t to stdout"]
+        write = [program, "-X", "-q", "-d", "psql", "-c", "copy t from stdin"]
+        at_source, at_destination = servers.source.environment(), servers.destination.environment()
         with watched(servers) as usage:
             began = time.perf_counter()
-            with subprocess.Popen(read, stdout=subprocess.PIPE) as reader:
-                subprocess.run(write, stdin=reader.stdout, check=True)
+            with subprocess.Popen(read, stdout=subprocess.PIPE, env=at_source) as reader:
+                subprocess.run(write, stdin=reader.stdout, check=True, env=at_destination)
             seconds = time.perf_counter() - began
         servers.prove_equal("psql", ["t"])
         servers.drop_database("psql")
@@ -110,8 +111,8 @@ class _Copies:
         servers = self.servers
         servers.make_database("jdbc", made.TABLE)
         copy = JdbcCopy(
-            source=jdbc_url(servers.source.port, SOURCE),
-            destination=jdbc_url(servers.destination.port, "jdbc"),
+            source=jdbc_url(servers.source, SOURCE),
+            destination=jdbc_url(servers.destination, "jdbc"),
             table="t",
             rows=self.rows,
             partitions=self._partitions(),

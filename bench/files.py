@@ -106,8 +106,9 @@ class _Copies:
         load = "copy t from stdin (format csv, header match)"
         with subprocess.Popen(["gzip", "-dc", file], stdout=subprocess.PIPE) as reader:
             subprocess.run(
-                [program, "-X", "-q", "-d", servers.destination.dsn("loaded"), "-c", load],
+                [program, "-X", "-q", "-d", "loaded", "-c", load],
                 stdin=reader.stdout,
+                env=servers.destination.environment(),
                 check=True,
             )
         servers.prove_equal("loaded", ["t"])
@@ -115,12 +116,13 @@ class _Copies:
 
     def _gzip(self, level: int) -> Run:
         program = str(self.servers.source.bin / "psql")
-        read = [program, "-X", "-d", self.servers.source.dsn(SOURCE)]
+        read = [program, "-X", "-d", SOURCE]
         read += ["-c", "copy t to stdout (format csv, header)"]
+        environment = self.servers.source.environment()
         file = self.folder / "theirs.csv.gz"
         with watched(self.servers) as usage, file.open("wb") as sink:
             began = time.perf_counter()
-            with subprocess.Popen(read, stdout=subprocess.PIPE) as reader:
+            with subprocess.Popen(read, stdout=subprocess.PIPE, env=environment) as reader:
                 subprocess.run(["gzip", f"-{level}"], stdin=reader.stdout, stdout=sink, check=True)
             seconds = time.perf_counter() - began
         size = file.stat().st_size
@@ -197,12 +199,13 @@ class _Changes:
         began = time.perf_counter()
         subprocess.run(
             [
-                str(server.bin / "pg_recvlogical"), "--dbname", server.dsn(SOURCE), "--slot", slot, "--start",
+                str(server.bin / "pg_recvlogical"), "--dbname", SOURCE, "--slot", slot, "--start",
                 "--no-loop", "--endpos", row[0], "--file", "/dev/null",
                 *(part for key, value in options.items() for part in ("-o", f"{key}={value}")),
             ],
             check=True,
             stderr=subprocess.DEVNULL,
+            env=server.environment(),
         )  # fmt: skip
         return time.perf_counter() - began
 

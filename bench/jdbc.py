@@ -15,7 +15,9 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+
+from penstock.embedded.postgres import PostgresServer
 
 DRIVER = "org.postgresql:postgresql:42.7.14"
 BATCH = "10000"
@@ -27,9 +29,9 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JdbcCopy:
-    source: str
+    source: str = field(repr=False)
     """As JDBC writes it."""
-    destination: str
+    destination: str = field(repr=False)
     table: str
     rows: int
     """The keys are 1 to this."""
@@ -52,8 +54,10 @@ class JdbcCopy:
         return float(said[-1])
 
 
-def jdbc_url(port: int, database: str) -> str:
-    return f"jdbc:postgresql://127.0.0.1:{port}/{database}?user=postgres&reWriteBatchedInserts=true"
+def jdbc_url(server: PostgresServer, database: str) -> str:
+    """With the password in it: it goes to the process that copies by its standard input."""
+    options = f"user=postgres&password={server.password}&reWriteBatchedInserts=true"
+    return f"jdbc:postgresql://127.0.0.1:{server.port}/{database}?{options}"
 
 
 def _reason(said: str) -> str:

@@ -69,7 +69,7 @@ class Pipeline:
             "sources": [
                 {
                     "name": "source",
-                    "dsn": _url(self._servers.source.port, SOURCE),
+                    "dsn": self._servers.source.url(SOURCE),
                     "tables": {"include": ["public.*"]},
                     "ddl_capture": "off",
                 }
@@ -89,7 +89,7 @@ class Pipeline:
     def _destination(self) -> dict[str, object]:
         if self._to_files:
             return {"type": "files", "base_path": str(self.files)}
-        return {"type": "postgres", "dsn": _url(self._servers.destination.port, self.database)}
+        return {"type": "postgres", "dsn": self._servers.destination.url(self.database)}
 
     @property
     def pid(self) -> int:
@@ -214,7 +214,3 @@ class Pipeline:
 
     def _said(self) -> str:
         return (self.folder / "log").read_text(errors="replace")[-2000:].strip()
-
-
-def _url(port: int, database: str) -> str:
-    return f"postgresql://postgres@127.0.0.1:{port}/{database}"

@@ -104,7 +104,7 @@ def two_servers() -> Iterator[Servers]:
     try:
         for server in (servers.source, servers.destination):
             server.start()
-            server.execute(f"create role {ROLE} superuser login")
+            server.execute(f"create role {ROLE} superuser login password '{server.password}'")
         servers.source.execute(f"create database {SOURCE}")
         with servers.at_source() as connection:
             connection.execute(MARK.encode())

@@ -15,6 +15,13 @@ from penstock.embedded.postgres import PostgresServer
 
 _numbers = itertools.count(1)
 
+# The server's own superuser has its password; a role that a test makes needs none.
+ACCESS = """
+local all all scram-sha-256
+host all postgres 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+"""
+
 
 def started_server(bin_dir: Path, **settings: str) -> PostgresServer:
     folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
@@ -22,6 +29,8 @@ def started_server(bin_dir: Path, **settings: str) -> PostgresServer:
     # minute of a random workload in two runs of two; without autovacuum in none of two. Why is not known.
     server = PostgresServer(folder, bin_dir, {"fsync": "off", "autovacuum": "off", **settings})
     server.start()
+    (server.data / "pg_hba.conf").write_text(ACCESS)
+    server.execute("select pg_reload_conf()")
     return server
 
 

@@ -37,42 +37,47 @@ def penstock(*arguments: object, **environ: str) -> subprocess.CompletedProcess[
 
 
 @pytest.fixture
+def password(database: Database) -> str:
+    return database.server.password
+
+
+@pytest.fixture
 def config(database: Database, tmp_path: Path) -> Path:
     database.execute("create table users (id int primary key)")
     path = tmp_path / "shop.yml"
     path.write_text(
         f"pipeline: shop\nspool: {{path: {tmp_path}/spool}}\n"
-        f"sources:\n  - name: eu\n    dsn: {database.dsn} password=hush\n"
+        f"sources:\n  - name: eu\n    dsn: {database.dsn}\n"
         f"  - name: us\n    dsn: {database.dsn}\n    connection: {{password_env: SHOP_PASSWORD}}\n"
     )
     return path
 
 
-def test_a_good_configuration_has_exit_code_0(config: Path) -> None:
-    done = penstock("check", config, SHOP_PASSWORD="hush")
+def test_a_good_configuration_has_exit_code_0(config: Path, password: str) -> None:
+    done = penstock("check", config, SHOP_PASSWORD=password)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "eu"
     assert "us" in lines
     assert "  ok       wal_level: logical" in lines
-    assert "hush" not in done.stdout
+    assert password not in done.stdout
     assert "\x1b" not in done.stdout
 
 
-def test_json_for_programs(config: Path) -> None:
-    done = penstock("check", config, "--json", SHOP_PASSWORD="hush")
+def test_json_for_programs(config: Path, password: str) -> None:
+    done = penstock("check", config, "--json", SHOP_PASSWORD=password)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert {one.get("source") or one["state"] for one in found} == {"eu", "us", "shop"}
     assert {tuple(one)[1:] for one in found} == {("name", "outcome", "detail", "remedy")}
 
 
-def test_a_terminal_has_colours(config: Path) -> None:
+def test_a_terminal_has_colours(config: Path, password: str) -> None:
     ours, theirs = pty.openpty()
     environ = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
     subprocess.run(
         [*PENSTOCK, "check", str(config)],
         stdout=theirs,
-        env=environ | {"SHOP_PASSWORD": "x", "TERM": "xterm"},
+        env=environ | {"SHOP_PASSWORD": password, "TERM": "xterm"},
         check=True,
         timeout=60,
     )
@@ -81,9 +86,9 @@ def test_a_terminal_has_colours(config: Path) -> None:
     os.close(ours)
 
 
-def test_a_failed_check_has_exit_code_1(config: Path, database: Database) -> None:
+def test_a_failed_check_has_exit_code_1(config: Path, database: Database, password: str) -> None:
     database.execute("create table keyless (x int)")
-    done = penstock("check", config, SHOP_PASSWORD="hush")
+    done = penstock("check", config, SHOP_PASSWORD=password)
     assert done.returncode == 1
     assert (
         "  failure  replica identity: no primary key and no replica identity: public.keyless. Add"
@@ -148,13 +153,13 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
     assert running.returncode == 130
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(config: Path) -> None:
+def test_a_reader_that_has_seen_enough_is_no_error(config: Path, password: str) -> None:
     shown = subprocess.run(
         ["sh", "-c", '"$@" | head -n 1', "sh", *PENSTOCK, "check", str(config)],
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | {"SHOP_PASSWORD": "hush"},
+        env=os.environ | {"SHOP_PASSWORD": password},
         timeout=60,
     )
     assert (shown.stdout, shown.stderr) == ("eu\n", "")
@@ -267,7 +272,7 @@ def test_a_destination_that_is_no_good_is_a_failed_check(delivered: dict[str, An
 def test_who_holds_the_state_is_told(
     delivered: dict[str, Any], there: Database, tmp_path: Path, kind: str
 ) -> None:
-    server = f"postgresql://postgres@127.0.0.1:{there.server.port}/{there.name}"
+    server = there.server.url(there.name)
     url = delivered["state"]["url"] if kind == "sqlite" else server
     delivered["state"]["url"] = url
     delivered["destinations"] = []

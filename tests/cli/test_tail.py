@@ -26,7 +26,7 @@ def config(database: Database, tmp_path: Path) -> Path:
     path = tmp_path / "shop.yml"
     path.write_text(
         f"pipeline: shop\nspool: {{path: {tmp_path}/spool}}\n"
-        f"sources:\n  - name: eu\n    dsn: {database.dsn} password=hush\n"
+        f"sources:\n  - name: eu\n    dsn: {database.dsn}\n"
     )
     return path
 

@@ -82,6 +82,7 @@ def test_a_service_file_is_honoured(
 ) -> None:
     file = tmp_path / "service.conf"
     file.write_text(f"[shop]\nhost=127.0.0.1\nport={database.server.port}\nuser=postgres\n")
+    monkeypatch.setenv("PGPASSWORD", database.server.password)
     monkeypatch.setenv("PGSERVICEFILE", str(file))
     with connect(f"service=shop dbname={database.name}") as connection:
         assert connection.info.dbname == database.name

@@ -10,7 +10,7 @@ from tests.bed import Database
 
 
 def url_of(database: Database) -> str:
-    return f"postgresql://postgres@127.0.0.1:{database.server.port}/{database.name}"
+    return database.server.url(database.name)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

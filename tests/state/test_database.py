@@ -118,7 +118,7 @@ def test_a_reader_of_a_store_that_is_there_needs_no_right_to_write(database: Dat
         "grant select on all tables in schema penstock to looker",
     )
     try:
-        with Store.open(url_of(database).replace("postgres@", "looker@"), "shop", exclusive=False) as reader:
+        with Store.open(url_of(database).replace("postgres:", "looker:"), "shop", exclusive=False) as reader:
             assert [found.key for found in reader.tables()] == [KEY]
             with pytest.raises(StateDenied):
                 reader.request("retry", {})

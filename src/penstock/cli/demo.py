@@ -50,7 +50,7 @@ def demo(
         raise typer.BadParameter(f"{keep} is not empty")
     folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
     folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o755)
+    folder.chmod(0o711)  # under root the server's user has to come through
     try:
 
         def tell(text: str) -> None:

