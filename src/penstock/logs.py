@@ -1,11 +1,20 @@
-"""Log lines go to standard error, plain where nobody is looking at a terminal."""
+"""Log lines go to standard error, plain where nobody is looking at a terminal.
+
+A line is a line: control characters in names and values are shown escaped. Errors that nobody foresaw are
+told by where they were raised, without local variables: there are passwords and rows among those.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import threading
+from types import TracebackType
+from typing import Any, TextIO
 
 import structlog
+
+from penstock.model.text import plain_traceback, printable
 
 
 def to_stderr(level: int = logging.INFO) -> None:
@@ -13,8 +22,36 @@ def to_stderr(level: int = logging.INFO) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S"),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=20),
+            _in_one_line,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), pad_event_to=20, exception_formatter=_raised
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    sys.excepthook = _uncaught
+    threading.excepthook = _uncaught_in_thread
+
+
+def _in_one_line(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    return {
+        key: value if key == "exc_info" or isinstance(value, int | float | None) else printable(str(value))
+        for key, value in event.items()
+    }
+
+
+def _raised(output: TextIO, raised: structlog.typing.ExcInfo) -> None:
+    output.write("\n" + plain_traceback(raised[1]))
+
+
+def _uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)
+    else:
+        print(plain_traceback(error), file=sys.stderr)
+
+
+def _uncaught_in_thread(raised: threading.ExceptHookArgs) -> None:
+    if raised.exc_value is not None and not issubclass(raised.exc_type, SystemExit):
+        print(plain_traceback(raised.exc_value), file=sys.stderr)

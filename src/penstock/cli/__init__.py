@@ -21,6 +21,7 @@ from penstock.cli.status import status
 from penstock.cli.tail import tail
 from penstock.cli.teardown import teardown
 from penstock.model.errors import ConfigError, PenstockError
+from penstock.model.text import plain_traceback, printable, printable_lines
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -58,7 +59,13 @@ def main() -> None:
     try:
         app()
     except PenstockError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, ConfigError) else 1)
+        if isinstance(error, ConfigError):  # one line for each mistake
+            print("\n".join(map(printable, f"error: {error}".split("\n"))), file=sys.stderr)
+            sys.exit(2)
+        print(printable_lines(f"error: {error}"), file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        print(f"error: {plain_traceback(error)}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

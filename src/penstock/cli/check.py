@@ -219,17 +219,21 @@ def _may_be_held(url: str, pipeline: str) -> bool:
 
 
 def _as_json(about: About, checks: list[Check]) -> None:
-    import json
     from dataclasses import asdict
 
+    from penstock.model.text import as_json
+
     for one in checks:
-        print(json.dumps({about[0]: about[1], **asdict(one)}, ensure_ascii=False))
+        print(as_json({about[0]: about[1], **asdict(one)}))
 
 
 def _for_people(about: About, checks: list[Check]) -> None:
     """Plain lines in a pipe; colours on a terminal."""
+    from penstock.model.text import printable
+
     kind, name = about
     typer.secho(name if kind == "source" else f"{kind} {name}", bold=True)
     for one in checks:
         outcome = typer.style(f"{one.outcome.value:<8}", fg=COLOURS[one.outcome.value])
-        typer.echo(f"  {outcome} {one.name}: {one.detail}" + (f". {one.remedy}" if one.remedy else ""))
+        told = f"{one.name}: {one.detail}" + (f". {one.remedy}" if one.remedy else "")
+        typer.echo(f"  {outcome} {printable(told)}")

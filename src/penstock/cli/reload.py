@@ -28,6 +28,7 @@ def reload(
     from penstock.config import load
     from penstock.config.tables import matches
     from penstock.model.errors import UnknownTable
+    from penstock.model.text import printable
     from penstock.state.store import Store
 
     loaded = load(config)
@@ -43,7 +44,7 @@ def reload(
         for source, name, table in chosen:
             if not _mark(loaded, source, name, table):
                 store.request("reload", {"tables": [_pattern(name)], "source": source})
-            print(f"{name} of {source} will be copied anew")
+            print(printable(f"{name} of {source} will be copied anew"))
         if store.holder() is None:
             print("The pipeline does not run: it will do so when it is started.")
 

@@ -22,6 +22,7 @@ def retry(
     from penstock.config.tables import matches
     from penstock.model.errors import UnknownTable
     from penstock.model.phases import Phase
+    from penstock.model.text import printable
     from penstock.state.store import Store
 
     loaded = load(config)
@@ -36,6 +37,6 @@ def retry(
             )
         store.request("retry", {"tables": tables})
         for state in chosen:
-            print(f"{state.name} for {state.key.destination} will be tried again")
+            print(printable(f"{state.name} for {state.key.destination} will be tried again"))
         if store.holder() is None:
             print("The pipeline does not run: it will do so when it is started.")

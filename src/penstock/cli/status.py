@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 COLOURS = {"ready": "green", "errored": "red"}
@@ -28,13 +29,25 @@ def status(
     if as_json:
         print(json.dumps(found))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, emoji=False)
+    found = _for_people(found)
     running = found["running"]
     console.print(f"[bold]{found['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
     for source in found["sources"]:
         _show_source(console, source)
     for destination in found["destinations"]:
         _show_destination(console, destination)
+
+
+def _for_people(document: Any) -> Any:
+    """With names and reasons as text to be shown, that neither a terminal nor `rich` obeys."""
+    from penstock.model.text import printable
+
+    if isinstance(document, dict):
+        return {key: _for_people(value) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_for_people(one) for one in document]
+    return escape(printable(document)) if isinstance(document, str) else document
 
 
 def _show_source(console: Console, source: dict[str, Any]) -> None:

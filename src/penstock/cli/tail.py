@@ -7,7 +7,6 @@ is consumed. Either way only what commits from now on is shown.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -131,15 +130,19 @@ def _describe(change: Any, table: str) -> dict[str, Any]:
 
 
 def _as_json(change: dict[str, Any]) -> None:
-    print(json.dumps(change, ensure_ascii=False), flush=True)
+    from penstock.model.text import as_json
+
+    print(as_json(change), flush=True)
 
 
 def _for_people(console: Console) -> Any:
+    from penstock.model.text import printable
+
     def show(change: dict[str, Any]) -> None:
         line = Text(f"{change['committed_at'][11:23]} {change['commit_lsn']:>12} ", style="dim")
         line.append(f"{change['op']:<8} ", style=COLOURS[change["op"]])
-        line.append(f"{change['table'] or change.get('prefix', '')} ", style="bold")
-        line.append(_values(change))
+        line.append(printable(f"{change['table'] or change.get('prefix', '')} "), style="bold")
+        line.append(printable(_values(change)))
         console.print(line)
         sys.stdout.flush()
 

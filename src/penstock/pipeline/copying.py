@@ -26,6 +26,7 @@ from penstock.destinations.protocol import TableCopy
 from penstock.model import Lsn
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
+from penstock.model.text import told
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.stream import Stream
@@ -106,7 +107,7 @@ class Copier:
         except Exception as error:
             if not stream.stopping.is_set():
                 self._log.exception("copy failed", table=str(state.name))
-                stream.fail(state, PenstockError(f"the copy failed: {error}"[:1000]), None)
+                stream.fail(state, PenstockError(f"the copy failed: {told(error)}"[:1000]), None)
         finally:
             with self._lock:
                 del self._running[state.key]

@@ -23,6 +23,7 @@ from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.model import Lsn
 from penstock.model.errors import PenstockError, StateUnreachable, TaskFailed
+from penstock.model.text import told
 from penstock.pipeline.feed import Feed
 from penstock.spark import ranges
 from penstock.spark.tasks import explained
@@ -116,8 +117,9 @@ class Drive:
                 self._patiently(self._work.settle)
             except Exception as error:
                 self._log.exception("a batch failed", start=str(self._work.position), end=str(end))
-                said = str(error).strip().splitlines()[-1]
-                self._failed = PenstockError(f"a batch failed: {said}", destination=self._destination.name)
+                self._failed = PenstockError(
+                    f"a batch failed: {told(error)}", destination=self._destination.name
+                )
                 raise
 
     def _patiently(self, work: Callable[[], None]) -> None:

@@ -55,6 +55,11 @@ _SETTLE = (
 )
 """What the server reports, what it should be, and what makes it so. Before 18 it does not report the path."""
 
+_QUOTE_VALUES = frozenset({"22", "23", "27", "2F", "38", "39", "44", "P0", "HV"})
+"""Classes of SQLSTATE whose details, and in part whose messages, quote rows: data, constraints, triggers."""
+_QUOTE_NOTHING = frozenset({"22001", "22012"})
+"""Of class 22: too long for its type, division by zero."""
+
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
 _DENIED_WORDS = re.compile(
@@ -127,9 +132,52 @@ def explain(error: psycopg.Error) -> PenstockError:
     return (AccessDenied if needs_password or _DENIED_WORDS.search(reason) else ConnectionFailed)(reason)
 
 
+def without_values(error: psycopg.Error) -> str:
+    """What the server says against a row, without what is in the row: of whatever language its messages are.
+
+    Its details quote the row. So does the message itself where a value is refused (class 22): the condition
+    is told then in its place. Constraint, table, column and type are told by name.
+    """
+    said, state = error.diag.message_primary, error.sqlstate or ""
+    if said is None or (state.startswith("22") and state not in _QUOTE_NOTHING):
+        said = f"a value is refused: {_condition(state)}"
+    diag = error.diag
+    named = {
+        "constraint": diag.constraint_name,
+        "table": diag.table_name,
+        "column": diag.column_name,
+        "type": diag.datatype_name,
+    }
+    more = ", ".join(f"{what} {name}" for what, name in named.items() if name and name not in said)
+    return f"{said.rstrip('.')}{f' ({more})' if more else ''}"
+
+
+def _condition(state: str) -> str:
+    """The name that PostgreSQL's documentation gives to the state, in words."""
+    try:
+        name = psycopg.errors.lookup(state).__name__
+    except KeyError:
+        return f"SQLSTATE {state}"
+    return re.sub(r"\B([A-Z])", r" \1", name).lower()
+
+
+def _is_of_values(state: str) -> bool:
+    """Whether what is said with this state may quote a row; also with one that PostgreSQL does not have: then
+    somebody's trigger raised it."""
+    if not state or state[:2] in _QUOTE_VALUES:
+        return bool(state)
+    try:
+        psycopg.errors.lookup(state)
+    except KeyError:
+        return True
+    return False
+
+
 def _sentence(error: psycopg.Error) -> str:
     """What the server said, in one line; where a name has several addresses, once for each that differs."""
-    if error.diag.message_primary:
+    if _is_of_values(error.sqlstate or ""):
+        text = without_values(error)
+    elif error.diag.message_primary:
         parts = (error.diag.message_primary, error.diag.message_detail, error.diag.message_hint)
         text = ". ".join(part.rstrip(".") for part in parts if part)
     else:

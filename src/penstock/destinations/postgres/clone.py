@@ -29,7 +29,7 @@ from penstock.destinations.postgres.refusal import described, first_refused, ref
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
-from penstock.postgres.connection import Connection
+from penstock.postgres.connection import Connection, without_values
 from penstock.spark.net import INSERTED, MOVED, UPDATED, Net
 
 Way = Callable[[Connection, Place, Net], None]
@@ -84,7 +84,7 @@ def _refused(connection: Connection, place: Place, net: Net, error: psycopg.Erro
 
     count = net.deletes.num_rows + net.rows.num_rows
     if not count:
-        return RowRefused(error.diag.message_primary or str(error), table=place.delivery.table.name)
+        return RowRefused(without_values(error), table=place.delivery.table.name)
     number, said = first_refused(connection, count, attempt)
     alone = _part(net, number, number + 1)
     keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(place.key))

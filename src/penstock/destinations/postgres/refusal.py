@@ -16,7 +16,7 @@ import psycopg
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.model.errors import RowRefused
-from penstock.postgres.connection import Connection
+from penstock.postgres.connection import Connection, without_values
 
 Try = Callable[[int, int], None]
 """Applies the rows `[first, end)` alone; raises if one of them is refused."""
@@ -59,10 +59,9 @@ def _failure(connection: Connection, attempt: Try, first: int, end: int) -> psyc
 def refused(
     place: Place, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
 ) -> RowRefused:
-    """The error of one row, with what the row is found by."""
-    said = error.diag.message_primary or str(error)
+    """The error of one row, with what the row is found by: its key, and nothing else of it."""
     return RowRefused(
-        said.replace(place.name.name, place.delivery.target.name),
+        without_values(error).replace(place.name.name, place.delivery.target.name),
         table=place.delivery.table.name,
         key=described(columns, values),
         column=error.diag.column_name or _column(place, error),
