@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
-from pathlib import Path
+from collections.abc import Sequence
 
-import psycopg
 import pytest
-import yaml
-from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from penstock.capture.receiver import Receiver
-from penstock.cli import app
 from penstock.config import TablesConfig
 from penstock.destinations import ledger
 from penstock.destinations.files.registry import Registry
-from penstock.destinations.files.snowflake import script
 from penstock.model import TableName
 from penstock.model.errors import NotReady
-from penstock.model.phases import Phase
 from penstock.postgres import catalog, publication, slot
 from penstock.postgres.connection import connect, replication_conninfo
 from penstock.state.database import Database as StateDatabase
 from tests.bed import Database
-from tests.files.consumer import Consumer
-from tests.files.test_files import to_files, until_rebuilt
-from tests.pipeline.running import configuration, running, to_postgres
 from tests.security.attacker import Attacker
 
-PATH = "pg_catalog, pg_temp"
+PATH = "pg_catalog,pg_temp"
 
 # A function that fits better than PostgreSQL's own is taken, where both are found.
 TRAPS = """
@@ -37,7 +26,8 @@ create function public.to_jsonb(pg_publication) returns jsonb language sql
     as $$ select pg_catalog.jsonb_build_object('x', mine.trap('to_jsonb')) $$;
 create function public.to_jsonb(pg_replication_slots) returns jsonb language sql
     as $$ select pg_catalog.jsonb_build_object('x', mine.trap('to_jsonb of slots')) $$;
-create function public.format_type(oid, int) returns text language sql as $$ select mine.trap('format_type') $$;
+create function public.format_type(oid, int) returns text language sql
+    as $$ select mine.trap('format_type') $$;
 create function public.obj_description(oid, text) returns text language sql
     as $$ select mine.trap('obj_description') $$;
 create function public.pg_current_wal_lsn(int default 0) returns pg_lsn language sql
@@ -50,6 +40,10 @@ create operator public.= (leftarg = name, rightarg = text, function = public.equ
 """
 
 
+def _plain(row: Sequence[str] | None) -> str:
+    return row[0].replace(" ", "") if row else ""
+
+
 @pytest.mark.every_server
 def test_no_session_finds_what_a_user_made(source: Database, attacker: Attacker) -> None:
     attacker.execute(TRAPS)
@@ -58,19 +52,19 @@ def test_no_session_finds_what_a_user_made(source: Database, attacker: Attacker)
         "create table public.t (id int primary key)",
     )
     with connect(source.dsn) as connection:
-        assert connection.execute("show search_path").fetchone() == (PATH,)
+        assert _plain(connection.execute("show search_path").fetchone()) == PATH
         publication.ensure(connection, "p", [TableName("public", "t")], create=True)
         assert publication.describe(connection, "p") is not None
         slot.describe(connection, "nothing")
         catalog.matching(connection, TablesConfig())
     with Receiver(replication_conninfo(source.dsn)) as receiver:
-        (row,) = (receiver._query(b"show search_path").get_value(0, 0) or b"",)
-        assert row.decode().replace(", ", ",") == PATH.replace(", ", ",")
-    store = StateDatabase.open(source.dsn_url)
+        shown = receiver._query(b"show search_path").get_value(0, 0) or b""
+        assert _plain([shown.decode()]) == PATH
+    store = StateDatabase.open(source.server.url(source.name))
     with store.reading() as state:
-        assert state.exec_driver_sql("show search_path").scalar() == PATH
+        assert _plain(state.exec_driver_sql("show search_path").one()) == PATH
     with store.session() as session:
-        assert session.execute("show search_path").fetchone() == (PATH,)
+        assert _plain(session.execute("show search_path").fetchone()) == PATH
     store.close()
     assert not attacker.caught()
 
@@ -92,5 +86,5 @@ def test_records_are_not_kept_in_somebody_elses_schema(
         with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
             Registry("cdc_registry", "test", "files").create(connection)
     with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
-        StateDatabase.open(source.dsn_url)
+        StateDatabase.open(source.server.url(source.name))
     assert not attacker.caught()

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
+
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from penstock.config import load
 from penstock.model.errors import NotReady
+from penstock.pipeline.feed import Feed
 from penstock.postgres import ddl, recorder
 from penstock.postgres.connection import connect
 from tests.bed import Database
+from tests.files.test_files import to_files
+from tests.pipeline.running import configuration
 from tests.security.attacker import Attacker
 
 pytestmark = pytest.mark.every_server
@@ -31,9 +38,8 @@ def test_temporary_views_and_functions_of_the_caller_are_not_run(
 ) -> None:
     with attacker.connect(recorded) as connection:
         for name in SHADOWS:
-            connection.execute(
-                f"create temp view {name} as select c.*, mine.trap('{name}') from pg_catalog.{name} c".encode()
-            )
+            view = f"create temp view {name} as select c.*, mine.trap('{name}') from pg_catalog.{name} c"
+            connection.execute(view.encode())
         connection.execute(
             """
             create function mine.starts_with(text, text) returns boolean language sql
@@ -108,13 +114,26 @@ def test_what_is_somebody_elses_is_refused(source: Database, attacker: Attacker,
     assert not attacker.caught()
 
 
-def test_a_role_of_that_name_that_can_do_more_is_refused(source: Database) -> None:
-    source.execute(f"create role {recorder.ROLE} login")
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("alter role {recorder} login", "alter role {recorder} nologin"),
+        ("grant {recorder} to {attacker}", "revoke {recorder} from {attacker}"),
+        ("grant pg_read_all_data to {recorder}", "revoke pg_read_all_data from {recorder}"),
+    ],
+)
+def test_a_role_of_that_name_that_can_do_more_is_refused(
+    source: Database, destination: Database, attacker: Attacker, given: str, taken: str
+) -> None:
+    with connect(destination.dsn) as connection:
+        ddl.install(connection, PREFIX)
+    names = {"recorder": recorder.ROLE, "attacker": attacker.role}
+    source.execute(given.format(**names))
     try:
         with connect(source.dsn) as connection, pytest.raises(NotReady, match="can do more than to record"):
             ddl.install(connection, PREFIX)
     finally:
-        source.execute(f"drop role {recorder.ROLE}")
+        source.execute(taken.format(**names))
 
 
 OLD = """
@@ -237,3 +256,30 @@ def test_a_partitions_owner_does_not_speak_for_the_whole_table(
     assert recorded.query("select comment from public.ddl_history where ddl_tag = 'COMMENT'") == [(None,)]
     recorded.execute("comment on table parted is 'the whole'")
     assert ("the whole",) in recorded.query("select comment from public.ddl_history")
+
+
+def test_a_start_that_fails_leaves_no_trigger_behind(source: Database, tmp_path: Path) -> None:
+    source.execute("create table without_key (id int)")
+    config = load(configuration(tmp_path, source, to_files(tmp_path)))
+    feed = Feed(config, config.sources[0])
+    with pytest.raises(NotReady, match="no primary key"):
+        feed.start(threading.Event())
+    feed.stop()
+    assert source.query("select count(*) from pg_event_trigger") == [(0,)]
+
+
+def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker, tmp_path: Path) -> None:
+    """With `ddl_capture: auto` the pipeline goes on without; what is in his table is no schema change."""
+    attacker.execute("create table public.ddl_history (id int primary key, table_id int, comment text)")
+    source.execute("create table t (id int primary key)", "create publication p for all tables")
+    replication = {"publication_name": "p", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+    config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
+    feed = Feed(config, config.sources[0])
+    try:
+        feed.start(threading.Event())
+        assert feed.marker is None
+        assert feed.history is None
+    finally:
+        feed.stop()
+    assert source.query("select count(*) from pg_event_trigger") == [(0,)]
