@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from penstock.config.connection import ConnectionConfig, check_dsn, conninfo
+from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, wrong
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -51,6 +51,19 @@ def _timestamp_format(given: str) -> str:
     if tokens != ["YYYY", "MM", "DD", "HH", "mm", "ss"] or "/" in given:
         raise ValueError("expected YYYY, MM, DD, HH, mm and ss in this order, so that folders sort by time")
     return given
+
+
+def _mode(given: object) -> str:
+    """YAML reads 0640 as the number 416, and "0640" as text: both are the same here."""
+    said = f"{given:o}" if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else given
+    if not isinstance(said, str) or not re.fullmatch(r"(0o)?[0-7]{1,4}", said):
+        raise ValueError("expected permissions in octal digits, such as 0640")
+    mode = int(said, 8)
+    if mode & ~0o664 or mode & 0o600 != 0o600:
+        raise ValueError(
+            "expected 0600, and to read or write for the group, or to read for others, added to it"
+        )
+    return f"{mode:04o}"
 
 
 Identifier = Annotated[str, AfterValidator(_identifier)]
@@ -157,10 +170,28 @@ class FilesOptions(Options):
     )
     format: Literal["csv"] = Field(default="csv", description="Of the files")
     compression: CompressionOptions = Field(default=CompressionOptions(), description="Of the files")
+    mode: Annotated[str, BeforeValidator(_mode)] = Field(
+        default="0640",
+        description="Permissions of the files on a disk, in octal; folders have them too, to be entered by "
+        "who may read",
+    )
+    group: str | Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Group of the files on a disk, by name or number. Default: as the system gives it",
+    )
     file_registry: RegistryOptions = Field(
         default=RegistryOptions(), description="Where consumers learn of files"
     )
     reload_coordination: ReloadOptions = Field(default=ReloadOptions(), description="Reloads of one table")
+
+    @model_validator(mode="after")
+    def _on_a_disk(self) -> FilesOptions:
+        for key in sorted({"mode", "group"} & self.model_fields_set):
+            if not self.base.startswith(("/", "file://")):
+                raise wrong(
+                    f"expected no `{key}`: an object store has rules of its own for who may read", key
+                )
+        return self
 
     @property
     def base(self) -> str:

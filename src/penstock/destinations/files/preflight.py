@@ -13,8 +13,9 @@ from psycopg import sql
 
 from penstock.config import Config, DestinationConfig, SourceConfig
 from penstock.config.destinations import FilesOptions
+from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.storage import Storage
-from penstock.model.errors import PenstockError
+from penstock.model.errors import ConfigError, PenstockError
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.preflight.check import Check, failure, ok
 
@@ -32,6 +33,8 @@ def run(config: Config, destination: DestinationConfig) -> list[Check]:
     options: FilesOptions = destination.settings(FilesOptions)
     storage = Storage(options.base, destination.name)
     checks = [_base_path(storage)]
+    if options.group is not None:
+        checks.append(_group(Permissions.of(options)))
     if options.file_registry.enabled:
         schema = options.file_registry.schema_name
         checks += [_registry(config, destination, source, schema) for source in config.sources]
@@ -51,6 +54,14 @@ def _base_path(storage: Storage) -> Check:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         return failure("base_path", f"{there} cannot be written", "Give the folder to Penstock's user")
     return ok("base_path", f"{shown} {'is there' if there == folder else 'will be made'}")
+
+
+def _group(permissions: Permissions) -> Check:
+    try:
+        permissions.find_group()
+    except ConfigError as error:
+        return failure("group", error.reason, error.remedy)
+    return ok("group", f"files are {permissions.group}'s to read")
 
 
 def _registry(config: Config, destination: DestinationConfig, source: SourceConfig, schema: str) -> Check:

@@ -5,6 +5,9 @@ object store shows an object when its upload is finished, and pyarrow can finish
 file waits here, in memory or a temporary file, until all of it is there. Either way it is then read again,
 and removed if it is not what was written.
 
+Paths are given below the base path. Some are read from the registry, to which others may write: one that
+leads out of the base path, by itself or by a link, is refused, whatever is to be done with it.
+
 A URI may hold secrets. They are in no text that leaves this module.
 """
 
@@ -23,12 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
+from penstock.destinations.files.permissions import Permissions
 from penstock.model.errors import ConfigError, PenstockError, StorageFailed, without_secrets
 
 _PIECE = 4 << 20
@@ -66,6 +70,8 @@ class Storage:
     """A path, or a URI. May hold a secret: not for any output."""
     name: str
     """The destination's, for errors."""
+    permissions: Permissions = field(default_factory=Permissions)
+    """Of files on a disk."""
 
     @property
     def is_local(self) -> bool:
@@ -84,6 +90,19 @@ class Storage:
             return f"{self.base.rstrip('/')}/{path}"
         user = f"{found['user']}@" if found["user"] and found["scheme"] != "s3" else ""
         return f"{found['scheme']}://{user}{found['place'].rstrip('/')}/{path}"
+
+    def holds(self, path: str) -> bool:
+        """Whether a path leads nowhere but below the base path."""
+        pure = PurePosixPath(path)
+        if pure.is_absolute() or ".." in pure.parts or "\0" in path:
+            return False
+        if not self.is_local:
+            return True
+        try:
+            base = self._folder.resolve()
+            return (base / path).resolve().is_relative_to(base)
+        except (OSError, RuntimeError):  # of links that lead in a circle
+            return False
 
     def write(self, path: str, blocks: Iterable[bytes]) -> Written:
         """A file that is durable, and was read again, when this returns."""
@@ -181,7 +200,7 @@ class Storage:
         Whether files can be written at all is seen with it."""
         if anew and self.is_local:
             with self._explained(""):
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self.permissions.make_base(self._folder)
         found = b"".join(self.read(OWNER)).decode() if self.exists(OWNER) else None
         if found not in (None, owner):
             raise ConfigError(
@@ -213,10 +232,10 @@ class Storage:
 
     @contextmanager
     def _local_sink(self, final: Path, durable: bool) -> Iterator[IO[bytes]]:
-        final.parent.mkdir(parents=True, exist_ok=True)
+        self.permissions.make_folder(final.parent, self._folder)
         temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}.tmp")
         try:
-            with temporary.open("wb") as sink:
+            with open(temporary, "wb", opener=self.permissions.opener) as sink:
                 yield sink
                 if durable:
                     sink.flush()
@@ -261,6 +280,13 @@ class Storage:
 
     @contextmanager
     def _explained(self, path: str) -> Iterator[None]:
+        if not self.holds(path):
+            raise StorageFailed(
+                "the path leads out of the base path",
+                destination=self.name,
+                file=self.shown(path),
+                remedy="Nothing was done with it. See who may write to the registry, or made a link there",
+            )
         try:
             yield
         except OSError as error:

@@ -42,7 +42,12 @@ def expire(storage: Storage, books: Books, days: float) -> None:
     if not found:
         return
     base = storage.shown("")
-    storage.remove(path.removeprefix(base) for path in found if path.startswith(base))
+    ours = {path: path.removeprefix(base) for path in found if path.startswith(base)}
+    ours = {path: below for path, below in ours.items() if "/" in below and storage.holds(below)}
+    storage.remove(ours.values())
     with books.transaction() as connection:
         registry.removed(connection, found)
-    _log.info("removed old files", files=len(found))
+    _log.info("removed old files", files=len(ours))
+    if strange := [path for path in found if path not in ours]:
+        said = "files were to be removed that this destination did not write; they were left alone"
+        _log.warning(said, files=len(strange), first=strange[0])

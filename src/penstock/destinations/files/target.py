@@ -26,6 +26,7 @@ from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.copies import FinishedCopy
 from penstock.destinations.files.export import ExportPart, Sheet, export_part, export_rows
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
+from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.files.reloads import Reloads
 from penstock.destinations.files.storage import OWNER, Storage
@@ -59,7 +60,7 @@ class FilesTarget:
         self.name = destination.name
         self._options: FilesOptions = destination.settings(FilesOptions)
         kept = self._options.file_registry
-        self._storage = Storage(self._options.base, destination.name)
+        self._storage = Storage(self._options.base, destination.name, Permissions.of(self._options))
         self._layout = Layout(self._options.pattern(len(config.sources)), self._options.timestamp_format)
         self._books = {
             source.name: Books(
