@@ -8,6 +8,7 @@ output as one line of JSON.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import threading
@@ -18,6 +19,7 @@ from penstock.model.errors import PenstockError, to_dict
 
 
 def main() -> int:
+    os.umask(0o077)  # all that is written here is ours alone, whoever writes it
     logs.to_stderr()
     spec = CaptureSpec.from_json(sys.stdin.readline())
     stop = threading.Event()

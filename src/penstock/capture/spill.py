@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from penstock.capture.stream import Block, Run
+from penstock.model import private
 
 
 class Spill:
@@ -32,7 +33,7 @@ class Spill:
     def keep(self, block: Block) -> None:
         """Safe to call again with the same block after it failed (a full disk)."""
         if block.xid not in self._transactions:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            private.folder(self._folder)
             self._transactions[block.xid] = _Transaction(self._folder / f"{block.xid}.spill")
         self._transactions[block.xid].append(block)
 
@@ -72,7 +73,7 @@ class _Transaction:
     def append(self, block: Block) -> None:
         ends = block.run.ends.astype(np.int64)
         record = struct.pack("!q", len(ends)) + ends.tobytes() + block.run.data
-        with self.path.open("r+b" if self._size else "wb") as file:
+        with open(self.path, "r+b" if self._size else "wb", opener=private.opener) as file:
             file.seek(self._size)
             file.write(record)
         for xid, first in zip(*np.unique(block.xids, return_index=True), strict=True):

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from penstock.model import private
 from penstock.model.errors import PenstockError, to_dict
 from penstock.spool.writer import captured_by
 
@@ -43,9 +44,10 @@ def reporter(source: str, spool: Path) -> Report:
             "error": to_dict(error) if error else None,
         }
         with contextlib.suppress(OSError):
-            spool.mkdir(parents=True, exist_ok=True)
+            private.folder(spool)
             fresh = spool / f"{FILE}.new"
-            fresh.write_text(json.dumps(document))
+            with open(fresh, "w", opener=private.opener) as file:
+                json.dump(document, file)
             fresh.rename(spool / FILE)
 
     return report

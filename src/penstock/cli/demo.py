@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -48,9 +49,12 @@ def demo(
     console = Console(highlight=False)
     if keep is not None and keep.exists() and any(keep.iterdir()):
         raise typer.BadParameter(f"{keep} is not empty")
+    os.umask(0o077)
     folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o711)  # under root the server's user has to come through
+    if keep is None or not keep.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            folder.chmod(0o711)  # the server is another user then, and has to come through
     try:
 
         def tell(text: str) -> None:

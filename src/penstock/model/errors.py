@@ -148,6 +148,10 @@ class SnapshotLost(PenstockError):
     """The snapshot that a copy reads under is gone, or the table in it."""
 
 
+class NotPrivate(PenstockError):
+    """A file or folder that has to be ours alone is not, or cannot be made so."""
+
+
 class StateInUse(PenstockError):
     """Another process works on the state of this pipeline."""
 
@@ -264,6 +268,11 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.TABLE, True, "It is tried again by itself; let the other session end, or cancel its statement"
     ),
     SnapshotLost: Policy(Scope.TABLE, True, "Nothing is wrong at the destination: copy the table anew"),
+    NotPrivate: Policy(
+        Scope.RUN,
+        False,
+        "It holds rows of the source: give it to the user that Penstock runs as, or name another place",
+    ),
     StateInUse: Policy(
         Scope.RUN, False, "Stop the other one first, or give this pipeline another name or `state.url`"
     ),

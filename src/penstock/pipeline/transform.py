@@ -29,7 +29,7 @@ from pyspark.sql import functions as f
 
 from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges, TableCopy
-from penstock.model import Column, ReplicaIdentity, TableSchema
+from penstock.model import Column, ReplicaIdentity, TableSchema, private
 from penstock.model.errors import PenstockError, TransformRefused, from_dict, to_dict
 from penstock.pipeline.expression import TEXT, Expression, examine, examine_condition
 from penstock.pipeline.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
@@ -150,7 +150,7 @@ class Transforms:
 
     def _write(self, transform: Transform, changes: TableChanges, run: Run) -> tuple[Slice, ...]:
         folder = self._of_table(changes)
-        folder.mkdir(parents=True, exist_ok=True)
+        private.folder(folder)
         units = tuple(replace(run, slices=(part,)) for part in run.slices)
         numbers = self._session(transform.source).range(0, len(units), 1, len(units))
         read = partial(_read_images, transform.imaging, changes, units)

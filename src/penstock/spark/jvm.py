@@ -13,6 +13,7 @@ Two more things make the start quicker, and can both be removed at any time (`~/
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import importlib.util
 import os
@@ -21,10 +22,13 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from penstock.model.errors import JavaMissing
+from penstock.model import private
+from penstock.model.errors import JavaMissing, NotPrivate
 
 OLDEST_JAVA = 17
 NEWEST_JAVA = 25
@@ -56,17 +60,28 @@ class Java:
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again; a folder of our own if home is not writable."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        if os.access(base, os.W_OK):
-            return base
-    except OSError:
-        pass
-    fallback = Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}"
-    fallback.mkdir(mode=0o700, exist_ok=True)
-    return fallback
+    """Where things are kept that can be made again: below home, or, where that is not writable, with other
+    temporary files.
+
+    What is in it is run. So one to which anybody else could have written is left alone, and so is a link: in
+    the folder of temporary files everybody can make one of our name beforehand. One for this process alone
+    takes its place.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    for folder in (home / "penstock", Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")):
+        with suppress(OSError, NotPrivate):
+            if not os.path.lexists(folder):
+                private.folder(folder)
+            if private.is_ours_alone(folder) and os.access(folder, os.W_OK):
+                return private.folder(folder)
+    return _of_this_process()
+
+
+@cache
+def _of_this_process() -> Path:
+    folder = tempfile.mkdtemp(prefix="penstock-cache-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def find_java() -> Java:
@@ -110,16 +125,16 @@ def java_home(java: Java) -> Path:
     if java.version >= 24:  # the package is gone, and Java says so at every start
         dropped += "|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
     text = _JAVA_SCRIPT.format(java=java.program, dropped=dropped)
-    if not script.exists() or script.read_text() != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        _put(script, text, 0o755)
+    private.folder(private.folder(home) / "bin")
+    if not private.is_ours_alone(script) or script.read_text() != text:
+        _put(script, text, 0o700)
     return home
 
 
 def spark_home(pyspark: Path) -> Path:
     """A SPARK_HOME of links to the installed pyspark, without the zipped copy of its Python part."""
     home = cache_folder() / f"spark-{_short_hash(str(pyspark))}"
-    home.mkdir(exist_ok=True)
+    private.folder(home)
     for name in ("bin", "sbin", "jars"):
         link = home / name
         if not (link.is_symlink() and link.readlink() == pyspark / name):
@@ -142,9 +157,12 @@ def archive_option(java: Java, spark: Path) -> str:
     jars = ",".join(sorted(path.name for path in (spark / "jars").iterdir()))
     name = f"classes-{java.version}-{_short_hash(f'{java.program}:{spark}:{jars}')}.jsa"
     archive = cache_folder() / name
+    if archive.exists() and not private.is_ours_alone(archive):
+        archive.unlink()
     being_written = False
     for written in archive.parent.glob(f"{name}.*"):
         if _is_finished(written) and not archive.exists():
+            written.chmod(private.FILE)
             written.replace(archive)
         elif archive.exists() or time.time() - written.stat().st_mtime > _GIVEN_UP:
             written.unlink(missing_ok=True)
@@ -162,7 +180,8 @@ def _is_finished(written: Path) -> bool:
 
 def _put(path: Path, text: str, mode: int) -> None:
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    scratch.write_text(text)
+    with open(scratch, "w", opener=private.opener) as file:
+        file.write(text)
     scratch.chmod(mode)
     scratch.replace(path)
 

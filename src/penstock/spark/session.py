@@ -6,14 +6,19 @@ given only there. Whatever the caller passes in `conf` wins; JVM options are add
 their place.
 
 A session that runs already is used as it is, and so is the JVM that `spark-submit` or a notebook started.
+
+What Spark keeps on the disk of one machine (blocks of rows, sockets to its workers, temporary files) is in a
+folder that only we can enter; Spark's own choice is readable by everybody under the usual umask.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +29,7 @@ import pyspark
 from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.model import private
 from penstock.spark import jvm
 
 ALWAYS = {
@@ -46,6 +52,9 @@ ON_ONE_MACHINE = {
 }
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOCAL_FOLDER = "spark.local.dir"
+LOG = "spark.log"
+"""The file that a pipeline has its Spark's errors in."""
 
 # The stack: stopping a query inside foreachBatch recurses deeply. The log: of the JVM itself, errors only.
 # (To compile less, -XX:TieredStopAtLevel=1, starts 1.3 s sooner and then does a quarter of the work.)
@@ -73,6 +82,8 @@ def session(
             spark = _spark_home()
             environment["SPARK_HOME"] = str(spark)
             settings[JAVA_OPTIONS] += f" {_JVM} {jvm.archive_option(java, spark)}"
+            settings |= _scratch()
+            settings[JAVA_OPTIONS] += f" -Djava.io.tmpdir={settings[LOCAL_FOLDER]}"
     builder = SparkSession.builder.master(master).appName(app_name)
     for key, value in _merged(settings, conf or {}).items():
         builder = builder.config(key, value)
@@ -115,6 +126,13 @@ def _quiet_logs() -> str:
     return f"-Dlog4j2.configurationFile={files('penstock.spark') / 'log4j2.properties'}"
 
 
+def _scratch() -> dict[str, str]:
+    """A folder that goes when we do."""
+    folder = tempfile.mkdtemp(prefix="penstock-spark-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {LOCAL_FOLDER: folder, "spark.python.unix.domain.socket.dir": folder}
+
+
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Variables for the JVM that is about to start; it keeps them, this process does not."""
@@ -136,11 +154,11 @@ def _errors_to(log: Path | None) -> Iterator[None]:
     if log is None:
         yield
         return
-    log.parent.mkdir(parents=True, exist_ok=True)
+    private.folder(log.parent)
     sys.stderr.flush()
     kept = os.dup(2)
     try:
-        with log.open("ab") as file:
+        with open(log, "ab", opener=private.opener) as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:

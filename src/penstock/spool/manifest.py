@@ -15,11 +15,11 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.model import Lsn, TableId, TableSchema
+from penstock.model import Lsn, TableId, TableSchema, private
 from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool.segment import Part, Segment
@@ -69,6 +69,9 @@ class Identity:
     database: str
     slot: str
 
+    def __str__(self) -> str:
+        return f"slot {self.slot} of database {self.database}, system {self.system_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -93,25 +96,20 @@ class Manifest:
     @classmethod
     def create(cls, spool: Path, identity: Identity, start: Lsn) -> Manifest:
         """Open the manifest of this identity, making it where there is none; `start` is for a new one."""
-        spool.mkdir(parents=True, exist_ok=True)
+        private.folder(spool)
+        check_identity(spool, identity)
+        private.file(spool / "manifest.db")  # what SQLite puts beside it has its mode
         manifest = cls(spool)
         manifest._db.executescript(_TABLES)
         with manifest._transaction() as db:
-            wanted = {
-                "format": FORMAT,
-                "system_id": identity.system_id,
-                "database": identity.database,
-                "slot": identity.slot,
-            }
             found = dict(db.execute("select key, value from meta"))
             if not found:
-                fresh = wanted | {"position": str(start.value), "retired": str(start.value)}
+                begin = {"position": str(start.value), "retired": str(start.value)}
+                fresh = {"format": FORMAT, **asdict(identity), **begin}
                 db.executemany("insert into meta values (?, ?)", fresh.items())
-            for key, value in wanted.items():
-                if found and found.get(key) != value:
-                    raise WrongSpool(
-                        f"the spool belongs to {key} {found.get(key)}, not {value}", file=manifest.path
-                    )
+            elif found.get("format") != FORMAT:
+                said = f"the spool has format {found.get('format')}, not {FORMAT}"
+                raise WrongSpool(said, file=manifest.path)
         return manifest
 
     @classmethod
@@ -303,6 +301,26 @@ def exists(spool: Path) -> bool:
     with closing(sqlite3.connect(path, timeout=30)) as db:
         found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
         return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
+
+
+def identity(spool: Path) -> Identity | None:
+    """Whose changes this spool holds; None where capture never began."""
+    try:
+        if not exists(spool):
+            return None
+        with closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
+            meta = dict(db.execute("select key, value from meta"))
+    except sqlite3.DatabaseError as error:
+        raise SpoolDamaged(f"the manifest does not open: {error}", file=spool / "manifest.db") from error
+    return Identity(*(meta.get(key, "") for key in ("system_id", "database", "slot")))
+
+
+def check_identity(spool: Path, ours: Identity) -> None:
+    """Raise `WrongSpool` if this is another's spool. To be asked before anything about the slot: that ours
+    is not the slot of somebody else's spool does not mean that it is lost."""
+    found = identity(spool)
+    if found not in (None, ours):
+        raise WrongSpool(f"the spool belongs to {found}, not to {ours}", file=spool)
 
 
 def position(spool: Path) -> Lsn | None:

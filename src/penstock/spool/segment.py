@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from penstock.model import TableId
+from penstock.model import TableId, private
 
 SCHEMA = pa.schema(
     [
@@ -100,7 +100,7 @@ def write(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
     table = pa.Table.from_batches(batches, SCHEMA)
     temporary = path.with_suffix(".tmp")
     try:
-        with temporary.open("wb") as sink:
+        with open(temporary, "wb", opener=private.opener) as sink:
             parts = _write_parts(sink, table)
             sink.flush()
             os.fsync(sink.fileno())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.model import Lsn, TableSchema
+from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import SpoolInUse
 from penstock.spool import segment
 from penstock.spool.manifest import Identity, Manifest
@@ -34,7 +34,8 @@ class SpoolWriter:
     def __init__(
         self, path: Path, identity: Identity, start: Lsn, segment_bytes: int = SEGMENT_BYTES
     ) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        private.folder(path)
+        private.tighten(path)
         self.path = path
         self._lock = _lock(path)
         self.manifest = Manifest.create(path, identity, start)
@@ -154,7 +155,7 @@ def _segment_files(path: Path) -> Iterable[Path]:
 
 
 def _lock(path: Path) -> int:
-    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = private.opener(str(path / "lock"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

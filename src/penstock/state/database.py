@@ -23,6 +23,7 @@ from sqlalchemy import URL, Connection, Engine, event, func, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from penstock.config.connection import check_dsn
+from penstock.model import private
 from penstock.model.errors import (
     ConfigError,
     PenstockError,
@@ -152,9 +153,13 @@ def _sqlite(url: str) -> Database:
         )
     file = Path(name)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private.with_above(file.parent)
+        private.file(file)
+        for beside in (Path(f"{file}{end}") for end in ("-wal", "-shm")):
+            if beside.exists():  # as an earlier version left it; SQLite gives a new one the mode of the file
+                private.file(beside)
     except OSError as error:
-        raise StateUnreachable(f"the folder cannot be made: {error.strerror}", store=name) from None
+        raise StateUnreachable(f"the file cannot be made: {error.strerror}", store=name) from None
     engine = sqlalchemy.create_engine(
         URL.create("sqlite", database=str(file)), connect_args={"timeout": WAIT}
     )

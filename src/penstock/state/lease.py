@@ -31,6 +31,7 @@ from urllib.parse import quote
 import psycopg
 from sqlalchemy import Connection, delete, insert, select, update
 
+from penstock.model import private
 from penstock.model.errors import PenstockError, StateInUse, StateUnreachable
 from penstock.state.database import Database, explained
 from penstock.state.tables import leases
@@ -58,7 +59,7 @@ class FileLock:
 
     def take(self) -> bool:
         try:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = private.opener(str(self._path), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise StateUnreachable(
                 f"the lock file cannot be opened: {error.strerror}", file=self._path

@@ -1,0 +1,135 @@
+"""Files and folders that are ours alone: spools, state, logs, caches.
+
+They hold rows of the source, or programs that we start. So they are 0600 in 0700, whatever the umask is; a
+process has only one of those, and it is not always ours to set (a user's Spark, its executors).
+
+A folder is ours by making or by name: the one that is asked for here, what is missing above it, and a
+`.penstock` with everything below it. What of ours has a wider mode, from an earlier version, is tightened.
+What belongs to another user is refused. The folders above are the operator's and stay as they are; one in
+which everybody may put another folder in the place of ours (writable by all, not sticky) is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.model.errors import NotPrivate
+
+FOLDER, FILE = 0o700, 0o600
+OURS = ".penstock"
+"""A folder of this name is ours, wherever it is."""
+_PERMISSIONS = 0o777
+
+
+def folder(path: Path) -> Path:
+    """Make the folder, or see that it is ours alone."""
+    with_above(path)
+    _settle(path, FOLDER)
+    return path
+
+
+def with_above(path: Path) -> None:
+    """Make the folder if it is missing, and what is missing above it. One that is there stays as it is,
+    unless it is ours by its name."""
+    ours = False
+    for place in _way(path):
+        if not place.exists():
+            _check_above(place.parent, ours)
+            place.mkdir(FOLDER, exist_ok=True)
+            ours = True
+        ours = ours or place.name == OURS
+        if ours:
+            _settle(place, FOLDER)
+
+
+def file(path: Path) -> None:
+    """Make an empty file, or see that the one there is ours alone. It is not opened: to close it would free
+    the locks of SQLite that this process has on it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
+    _settle(path, FILE)
+
+
+def opener(path: str, flags: int) -> int:
+    """For `open(…, opener=opener)` and by itself: the file is ours alone, or becomes so."""
+    handle = os.open(path, flags | os.O_CLOEXEC, FILE)
+    try:
+        found = os.fstat(handle)
+        _check_owner(found, Path(path))
+        if found.st_mode & _PERMISSIONS != FILE:
+            os.fchmod(handle, FILE)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def tighten(path: Path) -> None:
+    """A folder with all that is in it, as an earlier version, or somebody else, may have left it."""
+    _settle(path, FOLDER)
+    for within, folders, files in os.walk(path):
+        for name, mode in (*((name, FOLDER) for name in folders), *((name, FILE) for name in files)):
+            with suppress(FileNotFoundError):  # others of ours use the folder, too
+                _settle(Path(within, name), mode)
+
+
+def look(path: Path) -> None:
+    """Raise what keeps a folder or file from being used, and change nothing."""
+    missing = [place for place in _way(path) if not place.exists()]
+    if missing:
+        _check_above(missing[0].parent, False)
+    else:
+        _check_owner(path.stat(), path)
+
+
+def is_ours_alone(path: Path) -> bool:
+    """Whether nobody else can have written there: it is ours, no link, and only we may write to it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not may_write
+
+
+def _way(path: Path) -> Iterator[Path]:
+    """Every folder on the way to it, from the root on."""
+    path = path.absolute()
+    yield from (*reversed(path.parents), path)
+
+
+def _settle(path: Path, mode: int) -> None:
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode) != (mode == FOLDER):
+        raise NotPrivate(f"it is {'no' if mode == FOLDER else 'a'} folder", file=path)
+    _check_owner(found, path)
+    if found.st_mode & _PERMISSIONS != mode:
+        path.chmod(stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)
+
+
+def _check_owner(found: os.stat_result, path: Path) -> None:
+    if found.st_uid != os.geteuid():
+        raise NotPrivate(f"it belongs to {_user(found.st_uid)}, and this process is {_user()}", file=path)
+
+
+def _check_above(above: Path, ours: bool) -> None:
+    found = above.stat()
+    if not ours and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise NotPrivate(
+            "everybody may write to the folder, and put another one in the place of ours",
+            file=above,
+            remedy=f"Run: chmod o-w {above}",
+        )
+
+
+def _user(number: int | None = None) -> str:
+    number = os.geteuid() if number is None else number
+    try:
+        return f"user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"user {number}"
