@@ -287,9 +287,11 @@ def test_who_holds_the_state_is_told(
 
 @pytest.mark.parametrize(("lost", "outcome"), [("error", "failure"), ("resync", "warning")])
 def test_a_spool_without_its_slot_is_a_lost_slot(
-    delivered: dict[str, Any], tmp_path: Path, lost: str, outcome: str
+    delivered: dict[str, Any], database: Database, tmp_path: Path, lost: str, outcome: str
 ) -> None:
-    Manifest.create(tmp_path / "spool" / "eu", Identity("1", "shop", "penstock_shop_eu"), Lsn(1)).close()
+    ((system,),) = database.query("select system_identifier::text from pg_control_system()")
+    ours = Identity(system, database.name, "penstock_shop_eu")
+    Manifest.create(tmp_path / "spool" / "shop" / "eu", ours, Lsn(1)).close()
     delivered["sources"][0]["replication"] = {"on_slot_lost": lost}
     found = told(written(delivered, tmp_path))["eu", "slot"]
     assert found == (outcome, "penstock_shop_eu: the slot does not exist any more")

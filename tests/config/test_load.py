@@ -199,8 +199,9 @@ retries: {}
         ("pipeline: x\nsources: {}", "shop.yml:2: sources: expected a list"),
         ("pipeline: x\nsources:\n  - name: y", "shop.yml:3: sources[0]: expected `connection` or `dsn`"),
         (SMALLEST + "  - {name: eu, dsn: host=x}\n", "shop.yml:6: sources[1].name: expected another name"),
+        (SMALLEST + "  - {name: EU, dsn: host=x}\n", "shop.yml:6: sources[1].name: expected another name"),
         (
-            SMALLEST + "  - {name: EU, dsn: 'postgresql://cdc@db/shop'}\n",
+            SMALLEST.replace("eu", "e_u") + "  - {name: e-u, dsn: 'postgresql://cdc@db/shop'}\n",
             "shop.yml:6: sources[1].replication.slot_name: expected a slot_name of its own",
         ),
         (

@@ -146,6 +146,6 @@ def test_teardown_removes_everything_but_the_data(
     assert done.returncode == 0, done.stderr
     assert source.query("select 1 from pg_replication_slots where database = %s", source.name) == []
     assert source.query("select 1 from pg_publication") == []
-    assert not (tmp_path / "spool" / "source").exists()
+    assert not (tmp_path / "spool" / "test" / "source").exists()
     assert contents(destination, "t") == ["(1)"]
     assert status(file)["destinations"][0]["tables"] == []

@@ -82,14 +82,17 @@ def test_a_lost_slot_is_an_error_that_changes_nothing(
     )
     with running(file, spark) as pipeline:
         pipeline.until_phase(Phase.READY, "public.item", "public.emptied")
-    before = contents(destination, "item"), manifest.position(tmp_path / "spool" / "source")
+    before = contents(destination, "item"), manifest.position(tmp_path / "spool" / "test" / "source")
     drop_slot(source)
     lose_changes(source)
     with pytest.raises(SlotLost, match="does not exist") as told:
         Pipeline(load(file), spark=spark).run()
     assert "on_slot_lost: resync" in str(told.value)
     assert source.query("select 1 from pg_replication_slots where slot_name = %s", SLOT) == []
-    assert (contents(destination, "item"), manifest.position(tmp_path / "spool" / "source")) == before
+    assert (
+        contents(destination, "item"),
+        manifest.position(tmp_path / "spool" / "test" / "source"),
+    ) == before
     assert set(tables_of(file).values()) == {Phase.READY}
 
 
@@ -127,7 +130,7 @@ def test_a_slot_that_is_lost_while_the_pipeline_runs_is_made_anew(
         done.set()
         reader.join()
     assert min(fewest) >= 91, "readers see the old rows until the new ones are there"
-    assert not (tmp_path / "spool" / ".source.lost").exists()
+    assert not (tmp_path / "spool" / "test" / ".source.lost").exists()
 
 
 class Crash(Exception):
@@ -221,7 +224,7 @@ def test_tables_whose_changes_went_with_the_spool_are_copied_anew(
         ((end,),) = source.query("select pg_current_wal_insert_lsn()")
         confirmed = "select confirmed_flush_lsn >= %s from pg_replication_slots where slot_name = %s"
         pipeline.until(lambda: source.query(confirmed, end, SLOT) == [(True,)])
-    shutil.rmtree(tmp_path / "spool" / "source")
+    shutil.rmtree(tmp_path / "spool" / "test" / "source")
     far.server.start()
     far.execute("alter table held drop constraint held_v_check")
     with running(file, spark) as pipeline:
@@ -244,7 +247,7 @@ def test_a_removed_spool_costs_nothing_where_the_slot_has_it_all(
         pipeline.until_phase(Phase.ERRORED, "public.held")
         source.execute("insert into held values (2, 2)", "insert into other values (1)")
         pipeline.until(lambda: contents(destination, "other") == ["(1)"])
-    shutil.rmtree(tmp_path / "spool" / "source")
+    shutil.rmtree(tmp_path / "spool" / "test" / "source")
     destination.execute("alter table held drop constraint held_v_check", "insert into held values (0, 0)")
     with running(file, spark) as pipeline:
         pipeline.until(lambda: "public.held" in pipeline.tables())

@@ -87,7 +87,7 @@ def test_ctrl_c_while_a_source_is_waited_for_ends_it_at_once(
         process.until_said("waiting")
         process.end_quietly(Process.interrupt)
         assert "spark" not in process.said.lower()
-        assert not (tmp_path / "spool" / "spark.log").exists(), "Spark was never started"
+        assert not (tmp_path / "spool" / "test" / "spark.log").exists(), "Spark was never started"
 
 
 def test_a_wrong_password_ends_it_at_once(own_server: PostgresServer, tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_every_type_that_spark_computes_arrives_as_its_value_in_copy_and_stream(
     said = load(file).destinations[0].tables["public.v"].set
     new = [name for name in said if name not in there]
     assert [name for (name,) in columns][-len(new) :] == new
-    assert not list((tmp_path / "spool").glob("*/transformed/**/*.arrow"))
+    assert not list((tmp_path / "spool").glob("*/*/transformed/**/*.arrow"))
 
 
 def test_names_are_those_of_the_table_however_they_are_written(
@@ -318,7 +318,7 @@ def test_rows_enter_and_leave_the_filter_of_a_keyless_table_a_history_and_an_app
             (4, 40, False, False),
             (7, 70, False, False),
         ]  # fmt: skip
-        pipeline.until(lambda: not list((tmp_path / "spool").glob("*/transformed/**/*.arrow")))
+        pipeline.until(lambda: not list((tmp_path / "spool").glob("*/*/transformed/**/*.arrow")))
 
 
 def test_an_expression_that_fails_at_a_row_stops_its_table_alone(
@@ -354,7 +354,7 @@ def test_an_expression_that_fails_at_a_row_stops_its_table_alone(
     said = capfd.readouterr()
     assert "QueryContextLogger" not in said.err
     assert "org.apache.spark" not in said.err
-    assert not list((tmp_path / "spool").glob("*/transformed/**/*.arrow"))
+    assert not list((tmp_path / "spool").glob("*/*/transformed/**/*.arrow"))
 
     mended = {"public.streamed": {"where": "n <> 0", "set": {"part": "n", "guarded": "10 div n"}}}
     file = configuration(tmp_path, source, to_postgres(destination, tables=mended))

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import psycopg
 
+from penstock.capture.place import own
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, SourceConfig
 from penstock.config.tables import HISTORY
-from penstock.model import TableName
+from penstock.model import TableName, private
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import catalog, ddl, publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -37,6 +38,7 @@ def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
         slot=source.slot_name,
         publication=source.publication_name,
         spool=spool_of(config, source),
+        former_spool=config.spool.path / source.name,
         consumers=tuple(destination.name for destination in config.destinations),
         ack=config.spool.ack,
         streaming=replication.streaming,
@@ -48,7 +50,13 @@ def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
 
 
 def spool_of(config: Config, source: SourceConfig) -> Path:
-    return Path(config.spool.path) / source.name
+    """In the pipeline's own folder: no two pipelines share a spool, whatever they call their sources."""
+    return folder_of(config) / source.name
+
+
+def folder_of(config: Config) -> Path:
+    """Of the pipeline: its spools and the log of its Spark."""
+    return config.spool.path / config.pipeline
 
 
 def prepare(source: SourceConfig) -> list[str]:
@@ -104,9 +112,9 @@ class CaptureProcess:
     """A capture running as a child. It ends when this is closed, or when this process does."""
 
     def __init__(self, spec: CaptureSpec) -> None:
-        spec.spool.mkdir(parents=True, exist_ok=True)
+        private.folder(spec.spool)
         self._spec = spec
-        with (spec.spool / LOG).open("ab") as log:
+        with open(spec.spool / LOG, "ab", opener=private.opener) as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "penstock.capture"],
                 stdin=subprocess.PIPE,
@@ -178,6 +186,7 @@ def ensure(spec: CaptureSpec, source: SourceConfig) -> None:
     ours = _started.get(spec.spool)
     if ours is None and not is_captured(spec.spool):
         try:
+            own(spec)
             prepare(source)
         except PenstockError as error:
             if not error.retry or not manifest.exists(spec.spool):

@@ -86,11 +86,12 @@ class Capture:
         spec = self._spec
         self._report("starting")
         with Receiver(replication_conninfo(spec.conninfo)) as receiver:
+            identity = Identity(receiver.system_id, receiver.database, spec.slot)
+            manifest.check_identity(spec.spool, identity)
             position = self._find_position(receiver)
             if position is None:
                 return
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
-            identity = Identity(receiver.system_id, receiver.database, spec.slot)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
                 for consumer in spec.consumers:
                     writer.manifest.register(consumer, writer.recorded)

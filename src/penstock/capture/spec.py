@@ -20,6 +20,8 @@ class CaptureSpec:
     slot: str
     publication: str
     spool: Path
+    former_spool: Path | None = None
+    """Where an earlier version would have it, without the pipeline's name. None: it is no pipeline's."""
     consumers: tuple[str, ...] = ()
     """Registered before anything is acknowledged, so that none of them misses a change."""
     ack: str = "destination"
@@ -38,7 +40,7 @@ class CaptureSpec:
     retry_max: float = 60.0
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self) | {"spool": str(self.spool)})
+        return json.dumps(asdict(self) | {"spool": str(self.spool), "former_spool": None})
 
     @classmethod
     def from_json(cls, text: str) -> CaptureSpec:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from penstock.config import Config, DestinationConfig
-    from penstock.model import TableName
+    from penstock.capture.spec import CaptureSpec
+    from penstock.config import Config, DestinationConfig, SourceConfig
+    from penstock.model import Lsn, TableName
     from penstock.postgres.preflight import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
@@ -44,28 +45,47 @@ def check(
 
 
 def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
-    import sqlite3
-
-    from penstock.capture.launch import spool_of
-    from penstock.model.errors import PenstockError
     from penstock.postgres import preflight
-    from penstock.postgres.preflight.check import failure
-    from penstock.spool import manifest
 
     tables: list[TableName] = []
     for source in config.sources:
-        captured = None
-        damage: list[Check] = []
-        try:
-            captured = manifest.position(spool_of(config, source))
-        except (PenstockError, sqlite3.Error) as error:
-            remedy = "Restore it from a backup, or remove the spool and copy the tables anew"
-            damage = [failure("spool", f"its manifest does not open: {error}", remedy)]
-        yield ("source", source.name), preflight.run(source, config.spool.path, captured) + damage
+        captured, found = _spool(config, source)
+        yield ("source", source.name), preflight.run(source, config.spool.path, captured) + found
         tables += preflight.published(source) if config.destinations else []
     for destination in config.destinations:
         yield ("destination", destination.name), _destination(config, destination, tables)
     yield ("state", config.pipeline), [_state(config)]
+
+
+def _spool(config: Config, source: SourceConfig) -> tuple[Lsn | None, list[Check]]:
+    """How far capture came, and what is wrong with the spool. From another's nothing is concluded."""
+    import sqlite3
+
+    from penstock.capture.launch import spec_of
+    from penstock.model import private
+    from penstock.model.errors import NotPrivate, SpoolDamaged, WrongSpool
+    from penstock.postgres.preflight.check import failure
+    from penstock.spool import manifest
+
+    spec = spec_of(config, source)
+    try:
+        private.look(spec.spool)
+        return manifest.position(_found(spec)), []
+    except (NotPrivate, WrongSpool) as error:
+        return None, [failure("spool", f"{error.where['file']}: {error.reason}", error.remedy)]
+    except (SpoolDamaged, sqlite3.Error) as error:
+        remedy = "Restore it from a backup, or remove the spool and copy the tables anew"
+        return None, [failure("spool", f"its manifest does not open: {error}", remedy)]
+
+
+def _found(spec: CaptureSpec) -> Path:
+    from penstock.capture.place import find
+    from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady
+
+    try:
+        return find(spec)
+    except (AccessDenied, ConnectionFailed, NotReady):  # the source's own checks tell of it
+        return spec.spool
 
 
 def _destination(config: Config, destination: DestinationConfig, tables: list[TableName]) -> list[Check]:
@@ -166,8 +186,14 @@ def _new_file(file: Path) -> Check | None:
     import sqlite3
     from contextlib import closing
 
+    from penstock.model import private
+    from penstock.model.errors import NotPrivate
     from penstock.postgres.preflight.check import failure, ok
 
+    try:
+        private.look(file)
+    except NotPrivate as error:
+        return failure("state store", f"{error.where['file']}: {error.reason}", error.remedy)
     if not file.exists():
         folder = next(path for path in file.absolute().parents if path.exists())
         if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):

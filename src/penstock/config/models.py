@@ -201,7 +201,10 @@ class CopyConfig(Section):
 
 
 class SpoolConfig(Section):
-    path: Path = Field(default=Path(".penstock/spool"), description="Folder of the spool")
+    path: Path = Field(
+        default=Path(".penstock/spool"),
+        description="Folder of the spools: of each source `<pipeline>/<source>` below it",
+    )
     ack: Literal["destination", "spool"] = Field(
         default="destination",
         description="The slot follows the slowest `destination`, or the `spool` where that is durable enough",
@@ -291,10 +294,14 @@ class Config(Section):
         if not self.sources:
             raise wrong("expected at least one source", "sources")
         for section, named in (("sources", self.sources), ("destinations", self.destinations)):
-            names = [one.name for one in named]
+            names = [
+                one.name.casefold() for one in named
+            ]  # folders are called so, and some disks know no case
             for place, name in enumerate(names):
                 if name in names[:place]:
-                    raise wrong(f"expected another name, {name} is taken", section, place, "name")
+                    raise wrong(
+                        f"expected another name, {named[place].name} is taken", section, place, "name"
+                    )
         self._registries()
         slots: set[tuple[str, str]] = set()
         for place, source in enumerate(self.sources):

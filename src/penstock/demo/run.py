@@ -27,7 +27,7 @@ from penstock.demo.proof import Checksum, Rebuild, checksums
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.postgres.connection import connect
-from penstock.spark.session import session
+from penstock.spark.session import LOG, session
 from penstock.spool.changes import Change
 from penstock.spool.manifest import Manifest
 from penstock.spool.segment import BeforeKind, Op
@@ -94,7 +94,7 @@ class Demo:
             with closing(CaptureProcess(launch.spec_of(config, source))) as capture:
                 capture.wait_until_captured()
                 self._tell("Starting Spark")
-                log = self.folder / "spark.log"
+                log = launch.folder_of(config) / LOG
                 spark = session(config.spark.master, config.spark.conf, "penstock demo", log)
                 try:
                     with _stopped_after(spark, self._follow(spark)) as query:
@@ -186,7 +186,7 @@ class Demo:
         return changes_of(rows, schemas)
 
     def _manifest(self) -> Manifest:
-        return Manifest.open(self.folder / "spool" / "shop")
+        return Manifest.open(self.folder / "spool" / "demo" / "shop")
 
 
 def changes_of(rows: pa.Table, schemas: Mapping[tuple[TableId, int], TableSchema]) -> Iterator[Change]:

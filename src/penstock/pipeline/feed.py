@@ -30,25 +30,18 @@ import structlog
 
 from penstock.capture import launch
 from penstock.capture.launch import CaptureProcess
+from penstock.capture.place import own, refuse_if_captured
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
-from penstock.model.errors import (
-    ConnectionFailed,
-    NotReady,
-    PenstockError,
-    SlotLost,
-    SpoolInUse,
-    TableBusy,
-)
+from penstock.model.errors import ConnectionFailed, NotReady, PenstockError, SlotLost, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
 from penstock.postgres import ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
-from penstock.spool.writer import captured_by
 
 Answer = TypeVar("Answer")
 
@@ -103,6 +96,7 @@ class Feed:
 
         To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
         """
+        own(self.spec)
         for done in launch.prepare(self.source):
             self._log.info(done)
         self._begin()
@@ -264,7 +258,9 @@ class Feed:
             self._let_go, self._again_at = True, 0.0
 
     def _replace(self) -> None:
-        """A new slot and a new spool in the place of those that were lost."""
+        """A new slot and a new spool in the place of those that were lost. Of another's spool nothing is
+        concluded, and nothing is done to it: neither is the slot that is lost then, nor the spool ours."""
+        own(self.spec)
         self._drop_slot()
         self._remove_spool()
         for done in launch.prepare(self.source):
@@ -286,9 +282,7 @@ class Feed:
 
     def _remove_spool(self) -> None:
         spool = self.spec.spool
-        holder = captured_by(spool)
-        if holder is not None:
-            raise SpoolInUse(f"process {holder} captures into this spool", file=spool)
+        refuse_if_captured(spool)
         aside = spool.with_name(f".{spool.name}.lost")  # no source is called that: names begin with a letter
         shutil.rmtree(aside, ignore_errors=True)
         if spool.exists():

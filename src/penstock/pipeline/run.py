@@ -22,6 +22,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from penstock.capture.heartbeat import mark
+from penstock.capture.launch import folder_of
 from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.tables import matches
@@ -36,7 +37,7 @@ from penstock.pipeline.stream import RELOAD, Stream
 from penstock.pipeline.tables import to_be_copied
 from penstock.postgres.connection import connect
 from penstock.spark.daemon import PRELOAD
-from penstock.spark.session import session
+from penstock.spark.session import LOG, session
 from penstock.state.store import Request, Store, TableState
 
 ROUND = 0.05
@@ -184,7 +185,9 @@ class Pipeline:
     @contextmanager
     def _sources(self, once: bool) -> Iterator[None]:
         try:
-            for source in self.config.sources:
+            # First the one that is called as the pipeline is: an earlier version had its spool in the place
+            # of the pipeline's folder.
+            for source in sorted(self.config.sources, key=lambda one: one.name != self.config.pipeline):
                 feed = Feed(self.config, source)
                 self._feeds.append(feed)
                 self._patiently(feed, self.config.retry.attempts if once else None)
@@ -214,7 +217,7 @@ class Pipeline:
         if self._given is not None:
             yield self._given
             return
-        log = self.config.spool.path / "spark.log"
+        log = folder_of(self.config) / LOG
         spark = session(self.config.spark.master, _SPARK | self.config.spark.conf, self.config.pipeline, log)
         try:
             yield spark

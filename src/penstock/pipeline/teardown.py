@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
-from penstock.capture.launch import spool_of
-from penstock.config import Config
+from penstock.capture.launch import folder_of, spec_of, spool_of
+from penstock.capture.place import find, refuse_if_captured
+from penstock.config import Config, SourceConfig
 from penstock.destinations.make import make
-from penstock.model.errors import SpoolInUse
+from penstock.model.errors import WrongSpool
 from penstock.postgres import ddl, publication, slot
 from penstock.postgres.connection import connect
-from penstock.spool.writer import captured_by
+from penstock.spark.session import LOG
 from penstock.state.store import Store
 
 
@@ -32,10 +35,7 @@ def plan(config: Config) -> Iterator[str]:
 def remove(config: Config) -> Iterator[str]:
     with Store.open(config.state.url.get_secret_value(), config.pipeline, exclusive=True) as store:
         for source in config.sources:
-            spool = spool_of(config, source)
-            holder = captured_by(spool)
-            if holder is not None:
-                raise SpoolInUse(f"process {holder} captures into this spool", file=spool)
+            spool, another = _spool(config, source)
             with connect(source.conninfo()) as connection:
                 if slot.drop(connection, source.slot_name):
                     yield f"dropped slot {source.slot_name}"
@@ -43,7 +43,9 @@ def remove(config: Config) -> Iterator[str]:
                     yield f"dropped publication {source.publication_name}"
                 if source.ddl_capture != "off" and ddl.remove(connection):
                     yield "dropped the event triggers that record schema changes"
-            if spool.exists():
+            if another is not None:
+                yield f"left spool {spool}: {another.reason}"
+            elif spool.exists():
                 shutil.rmtree(spool)
                 yield f"removed spool {spool}"
         for destination in config.destinations:
@@ -51,3 +53,23 @@ def remove(config: Config) -> Iterator[str]:
             yield f"removed the records at {destination.name}"
         store.erase()
         yield f"removed the state of {config.pipeline}"
+    _remove_folder(config)
+
+
+def _spool(config: Config, source: SourceConfig) -> tuple[Path, WrongSpool | None]:
+    """Where it is, and, if what is there is not ours to remove, why."""
+    spec = spec_of(config, source)
+    try:
+        spool = find(spec)
+    except WrongSpool as error:
+        return spec.spool, error
+    refuse_if_captured(spool)
+    return spool, None
+
+
+def _remove_folder(config: Config) -> None:
+    """The pipeline's own, unless there is something else in it."""
+    folder = folder_of(config)
+    (folder / LOG).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()

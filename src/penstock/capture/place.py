@@ -1,0 +1,96 @@
+"""Where a spool is, and whether it is the one of this source's slot: asked before anything about the slot.
+
+A spool says in its manifest whose it is. One that is another's is never read, moved or removed: `WrongSpool`.
+
+An earlier version had the spool of a source without the pipeline's name in its path. It is moved to its
+place when it is needed, if it is that of the same slot. Where the pipeline is called as the source is, the
+one place is within the other, and that takes two steps; a crash between them leaves the spool under a name of
+its own, from where the next start takes it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import psycopg
+
+from penstock.capture.spec import CaptureSpec
+from penstock.model import private
+from penstock.model.errors import PenstockError, SpoolInUse, WrongSpool
+from penstock.postgres.connection import explain, replication_conninfo
+from penstock.spool import manifest
+from penstock.spool.manifest import Identity
+from penstock.spool.writer import captured_by
+
+
+def identify(spec: CaptureSpec) -> Identity:
+    """Whose changes this capture has, as the server says."""
+    try:
+        with psycopg.connect(replication_conninfo(spec.conninfo), autocommit=True) as connection:
+            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+    except psycopg.Error as error:
+        raise explain(error).at(source=spec.source) from None
+    assert row is not None
+    return Identity(row[0], row[3], spec.slot)
+
+
+def find(spec: CaptureSpec) -> Path:
+    """Where the spool is, or would be: in its place, or where an earlier version had it. Raises `WrongSpool`
+    if what is in its place is another's. Changes nothing."""
+    if manifest.exists(spec.spool):
+        manifest.check_identity(spec.spool, identify(spec))
+        return spec.spool
+    if spec.former_spool is None:
+        return spec.spool
+    for former in (spec.former_spool, _on_its_way(spec.former_spool)):
+        if manifest.exists(former) and manifest.identity(former) == identify(spec):
+            return former
+    return spec.spool
+
+
+def own(spec: CaptureSpec) -> None:
+    """Make the spool's folder, or take it over from an earlier version; raises what speaks against that."""
+    try:
+        found = find(spec)
+        if spec.former_spool is not None:
+            if found != spec.spool:
+                _move(found, spec)
+            _refuse_another(spec.spool.parent)
+            private.folder(spec.spool.parent)
+        private.folder(spec.spool)
+    except OSError as error:
+        raise PenstockError(
+            f"the spool's folder cannot be made: {error.strerror}",
+            file=spec.spool,
+            remedy="Correct spool.path, or the folder's owner",
+        ) from None
+
+
+def refuse_if_captured(spool: Path) -> None:
+    holder = captured_by(spool)
+    if holder is not None:
+        raise SpoolInUse(f"process {holder} captures into this spool", file=spool)
+
+
+def _move(former: Path, spec: CaptureSpec) -> None:
+    refuse_if_captured(former)
+    if former == spec.spool.parent:
+        former = former.rename(_on_its_way(former))
+    private.folder(spec.spool.parent)
+    shutil.rmtree(spec.spool, ignore_errors=True)  # it has no manifest: at most the log of an attempt
+    former.rename(spec.spool)
+
+
+def _on_its_way(former: Path) -> Path:
+    return former.with_name(f".{former.name}.moved")  # no pipeline is called that: names begin with a letter
+
+
+def _refuse_another(folder: Path) -> None:
+    """An earlier version's spool of some other source is called as this pipeline is."""
+    if manifest.exists(folder):
+        raise WrongSpool(
+            f"the pipeline's folder is itself a spool, that of {manifest.identity(folder)}",
+            file=folder,
+            remedy="Give this pipeline a spool.path of its own, or start the other one first, which moves it",
+        )
