@@ -75,7 +75,7 @@ def refuse_if_captured(spool: Path) -> None:
 
 def _move(former: Path, spec: CaptureSpec) -> None:
     refuse_if_captured(former)
-    if former == spec.spool.parent:
+    if former.absolute() == spec.spool.parent.absolute():
         former = former.rename(_on_its_way(former))
     private.folder(spec.spool.parent)
     shutil.rmtree(spec.spool, ignore_errors=True)  # it has no manifest: at most the log of an attempt

@@ -6,7 +6,7 @@ process has only one of those, and it is not always ours to set (a user's Spark,
 A folder is ours by making or by name: the one that is asked for here, what is missing above it, and a
 `.penstock` with everything below it. What of ours has a wider mode, from an earlier version, is tightened.
 What belongs to another user is refused. The folders above are the operator's and stay as they are; one in
-which everybody may put another folder in the place of ours (writable by all, not sticky) is refused.
+which everybody may put something else in the place of ours (writable by all, not sticky) is refused.
 """
 
 from __future__ import annotations
@@ -28,36 +28,28 @@ _PERMISSIONS = 0o777
 
 def folder(path: Path) -> Path:
     """Make the folder, or see that it is ours alone."""
-    with_above(path)
-    _settle(path, FOLDER)
+    _make(path, ours_by_name=True)
     return path
 
 
 def with_above(path: Path) -> None:
     """Make the folder if it is missing, and what is missing above it. One that is there stays as it is,
     unless it is ours by its name."""
-    ours = False
-    for place in _way(path):
-        if not place.exists():
-            _check_above(place.parent, ours)
-            place.mkdir(FOLDER, exist_ok=True)
-            ours = True
-        ours = ours or place.name == OURS
-        if ours:
-            _settle(place, FOLDER)
+    _make(path, ours_by_name=False)
 
 
 def file(path: Path) -> None:
     """Make an empty file, or see that the one there is ours alone. It is not opened: to close it would free
     the locks of SQLite that this process has on it."""
+    _check_above(path.absolute().parent)
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE))
     _settle(path, FILE)
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(…, opener=opener)` and by itself: the file is ours alone, or becomes so."""
-    handle = os.open(path, flags | os.O_CLOEXEC, FILE)
+    """For `open(…, opener=opener)` and by itself: the file is ours alone, or becomes so; never a link."""
+    handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE)
     try:
         found = os.fstat(handle)
         _check_owner(found, Path(path))
@@ -70,21 +62,24 @@ def opener(path: str, flags: int) -> int:
 
 
 def tighten(path: Path) -> None:
-    """A folder with all that is in it, as an earlier version, or somebody else, may have left it."""
-    _settle(path, FOLDER)
+    """All that is in a folder, as an earlier version, or somebody else, may have left it. What a link of ours
+    leads to is left alone."""
     for within, folders, files in os.walk(path):
         for name, mode in (*((name, FOLDER) for name in folders), *((name, FILE) for name in files)):
+            place = Path(within, name)
             with suppress(FileNotFoundError):  # others of ours use the folder, too
-                _settle(Path(within, name), mode)
+                found = place.lstat()
+                _check_owner(found, place)
+                if not stat.S_ISLNK(found.st_mode):
+                    _settle(place, mode)
 
 
 def look(path: Path) -> None:
     """Raise what keeps a folder or file from being used, and change nothing."""
-    missing = [place for place in _way(path) if not place.exists()]
-    if missing:
-        _check_above(missing[0].parent, False)
-    else:
+    there = [place for place in _way(path) if place.exists()]
+    if there[-1] == path.absolute():
         _check_owner(path.stat(), path)
+    _check_above(path.absolute().parent if there[-1] == path.absolute() else there[-1])
 
 
 def is_ours_alone(path: Path) -> bool:
@@ -103,10 +98,26 @@ def _way(path: Path) -> Iterator[Path]:
     yield from (*reversed(path.parents), path)
 
 
+def _make(path: Path, *, ours_by_name: bool) -> None:
+    ours = False
+    for place in _way(path):
+        missing = not place.exists()
+        named = place.name == OURS or (ours_by_name and place == path.absolute())
+        if not ours and (missing or named):
+            _check_above(place.parent)
+            ours = True
+        if missing:
+            place.mkdir(FOLDER, exist_ok=True)
+        if ours:
+            _settle(place, FOLDER)
+
+
 def _settle(path: Path, mode: int) -> None:
-    found = path.stat()
+    link, found = path.lstat(), path.stat()
     if stat.S_ISDIR(found.st_mode) != (mode == FOLDER):
         raise NotPrivate(f"it is {'no' if mode == FOLDER else 'a'} folder", file=path)
+    if link.st_uid != 0:  # an administrator may put a link there
+        _check_owner(link, path)
     _check_owner(found, path)
     if found.st_mode & _PERMISSIONS != mode:
         path.chmod(stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)
@@ -117,13 +128,13 @@ def _check_owner(found: os.stat_result, path: Path) -> None:
         raise NotPrivate(f"it belongs to {_user(found.st_uid)}, and this process is {_user()}", file=path)
 
 
-def _check_above(above: Path, ours: bool) -> None:
+def _check_above(above: Path) -> None:
     found = above.stat()
-    if not ours and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
         raise NotPrivate(
-            "everybody may write to the folder, and put another one in the place of ours",
+            "everybody may write to the folder, and put something else in the place of ours",
             file=above,
-            remedy=f"Run: chmod o-w {above}",
+            remedy=f"Run: chmod o-w {above} (or +t, where others have to write to it)",
         )
 
 

@@ -53,6 +53,7 @@ ON_ONE_MACHINE = {
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOCAL_FOLDER = "spark.local.dir"
+LONGEST_OF_SOCKETS = 60
 LOG = "spark.log"
 """The file that a pipeline has its Spark's errors in."""
 
@@ -127,10 +128,13 @@ def _quiet_logs() -> str:
 
 
 def _scratch() -> dict[str, str]:
-    """A folder that goes when we do."""
-    folder = tempfile.mkdtemp(prefix="penstock-spark-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {LOCAL_FOLDER: folder, "spark.python.unix.domain.socket.dir": folder}
+    """Settings for folders that go when we do. The path of a socket is short: below /tmp it always is."""
+    folder = sockets = tempfile.mkdtemp(prefix="penstock-spark-")
+    if len(folder) > LONGEST_OF_SOCKETS:
+        sockets = tempfile.mkdtemp(prefix="penstock-spark-", dir="/tmp")
+    for made in {folder, sockets}:
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return {LOCAL_FOLDER: folder, "spark.python.unix.domain.socket.dir": sockets}
 
 
 @contextmanager
