@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from pyarrow import fs
@@ -19,6 +23,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.config import load
+from penstock.config.destinations import FilesOptions
 from penstock.destinations.files.storage import Storage, Written
 from penstock.model import TableName
 from penstock.model.errors import ConfigError, StorageFailed
@@ -193,6 +198,78 @@ def test_a_pipeline_takes_its_credentials_from_the_environment(
     )
     assert ran.returncode == 0, ran.stderr
     assert_no_secret([ran.stdout, ran.stderr])
+    RemoteConsumer(source, destination, seaweed.system(), tmp_path / "taken").run()
+    assert not difference(source, destination, [TableName("public", "large")])
+
+
+def test_keys_that_the_configuration_names_are_used_and_never_told(seaweed: Seaweed, tmp_path: Path) -> None:
+    file = tmp_path / "shop.yml"
+    base = f"s3://{BUCKET}/named?{seaweed.parameters}"
+    file.write_text(
+        "pipeline: p\nsources: [{name: s, dsn: 'postgresql://localhost/x'}]\n"
+        f"destinations: [{{name: files, type: files, base_path: '{base}', "
+        "credentials: {access_key_env: ACCESS, secret_key_env: SECRET, session_token_env: TOKEN}}]\n"
+    )
+    keys = {"ACCESS": ACCESS_KEY, "SECRET": SECRET_KEY, "TOKEN": ""}
+    for wrong in ({}, {"SECRET": "wr0ng"}):
+        config = load(file, keys | wrong)
+        assert config.withheld == {"ACCESS", "SECRET", "TOKEN"}
+        options = config.destinations[0].settings(FilesOptions)
+        storage = pickle.loads(pickle.dumps(Storage(options.base, "files", options.keys)))
+        assert_no_secret([repr(config), repr(options), repr(storage), repr(options.keys)])
+        if not wrong:
+            assert b"".join(storage.read(storage.write("t/1/a", [b"data"]).path)) == b"data"
+            continue
+        with pytest.raises(StorageFailed) as refused:
+            storage.write("t/1/b", [b"data"])
+        assert_no_secret([str(refused.value), repr(refused.value)])
+        assert "wr0ng" not in str(refused.value)
+    with pytest.raises(
+        ConfigError, match=r"shop\.yml:3: .*credentials.secret_key_env: expected the environment"
+    ):
+        load(file, {"ACCESS": ACCESS_KEY, "TOKEN": ""})
+    text = file.read_text().replace(f"s3://{BUCKET}", f"s3://x:y@{BUCKET}")
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"credentials: expected s3://bucket/… without keys in it"):
+        load(file, keys)
+
+
+@pytest.mark.slow
+def test_executors_are_handed_their_keys_with_their_tasks(
+    source: Database, destination: Database, seaweed: Seaweed, tmp_path: Path
+) -> None:
+    """Executors in processes of their own: neither their environment nor their arguments have the keys."""
+    source.execute(
+        "create table large (id int primary key, text text)",
+        "alter table large alter text set storage external",
+        # more than the driver copies by itself
+        "insert into large select i, repeat(md5(i::text), 200) from generate_series(1, 2000) i",
+    )
+    to_store = {
+        "name": "files",
+        "type": "files",
+        "base_path": f"s3://{BUCKET}/by-task?{seaweed.parameters}",
+        "credentials": {"access_key_env": "STORE_ACCESS", "secret_key_env": "STORE_SECRET"},
+    }
+    cluster = {"master": "local-cluster[1,1,1024]"}
+    file = configuration(tmp_path, source, to_store, spark=cluster, copy={"partition_mb": 1})
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", "run", str(file), "--once"]
+    credentials = {"STORE_ACCESS": ACCESS_KEY, "STORE_SECRET": SECRET_KEY}
+    seen = set()
+    with (tmp_path / "out").open("w") as out:
+        ran = psutil.Popen(command, env=os.environ | credentials, stdout=out, stderr=out)
+        while ran.poll() is None:
+            for child in ran.children(recursive=True):
+                with suppress(psutil.Error, OSError):
+                    at = Path(f"/proc/{child.pid}")
+                    seen.add(" ".join(child.cmdline()))
+                    assert_no_secret(
+                        [(at / one).read_text(errors="replace") for one in ("cmdline", "environ")]
+                    )
+            time.sleep(0.05)
+    assert ran.returncode == 0, (tmp_path / "out").read_text()
+    assert any("CoarseGrainedExecutorBackend" in line for line in seen), seen
+    assert_no_secret([(tmp_path / "out").read_text(), (tmp_path / "spool" / "spark.log").read_text()])
     RemoteConsumer(source, destination, seaweed.system(), tmp_path / "taken").run()
     assert not difference(source, destination, [TableName("public", "large")])
 

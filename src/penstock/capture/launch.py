@@ -7,6 +7,7 @@ and ending with it. Where another process captures into the spool already, there
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
         streaming=replication.streaming,
         failover=replication.failover,
         heartbeat=replication.heartbeat,
+        withheld=tuple(sorted(config.withheld)),
         retry_initial=config.retry.initial,
         retry_max=config.retry.max,
     )
@@ -121,6 +123,7 @@ class CaptureProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                env={name: value for name, value in os.environ.items() if name not in spec.withheld},
                 start_new_session=True,  # Ctrl-C is for us: the capture ends when we close its input
             )
         assert self._child.stdin is not None

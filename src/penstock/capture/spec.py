@@ -36,6 +36,8 @@ class CaptureSpec:
     """Seconds between heartbeats through the WAL; 0 turns them off."""
     interval: float = 0.1
     """Seconds that an ended transaction waits at most before it is cut into a segment."""
+    withheld: tuple[str, ...] = ()
+    """Variables of the environment that hold secrets: the capture's process is started without them."""
     retry_initial: float = 1.0
     retry_max: float = 60.0
 
@@ -45,7 +47,8 @@ class CaptureSpec:
     @classmethod
     def from_json(cls, text: str) -> CaptureSpec:
         given = json.loads(text)
-        return cls(**given | {"spool": Path(given["spool"]), "consumers": tuple(given["consumers"])})
+        tuples = {key: tuple(given[key]) for key in ("consumers", "withheld")}
+        return cls(**given | tuples | {"spool": Path(given["spool"])})
 
     def __repr__(self) -> str:
         return f"CaptureSpec({self.source}, slot {self.slot}, spool {self.spool})"

@@ -36,7 +36,7 @@ def snowflake(
     loaded = load(config)
     conninfo = loaded.source(source).conninfo()
     name, options = _files(loaded, destination)
-    storage = Storage(options.base, name)
+    storage = Storage(options.base, name, options.keys)
     export = _export(conninfo, options.file_registry.schema_name, storage, TableName.parse(table))
     print(script(export), end="")
 

@@ -37,10 +37,12 @@ def wrong(said: str, *at: str | int) -> PydanticCustomError:
 
 
 def secret_from(info: ValidationInfo, variable: str, key: str) -> str:
-    """The value of an environment variable, which must be there."""
-    environ: Mapping[str, str] = (info.context or {}).get("environ", {})
+    """The value of an environment variable, which must be there. That it holds a secret is kept in mind."""
+    context = info.context or {}
+    environ: Mapping[str, str] = context.get("environ", {})
     if variable not in environ:
         raise wrong(f"expected the environment variable {variable} to be set", key)
+    context.get("secret", set()).add(variable)
     return environ[variable]
 
 

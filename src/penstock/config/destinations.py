@@ -10,9 +10,20 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationInfo,
+    model_validator,
+)
 
-from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, wrong
+from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
+from penstock.model.credentials import StoreKeys
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
@@ -156,9 +167,29 @@ class ReloadOptions(Options):
     max_concurrent: int = Field(default=2, gt=0, description="Tables reloaded at once; others wait")
 
 
+class CredentialsOptions(Options):
+    access_key_env: str = Field(description="Environment variable that holds the access key")
+    secret_key_env: str = Field(description="Environment variable that holds the secret key")
+    session_token_env: str | None = Field(
+        default=None, description="Environment variable that holds the token of temporary keys"
+    )
+
+    _keys: StoreKeys = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _resolve(self, info: ValidationInfo) -> CredentialsOptions:
+        names = ("access_key_env", "secret_key_env", "session_token_env")
+        given = ((key, getattr(self, key)) for key in names)
+        self._keys = StoreKeys(*(secret_from(info, name, key) for key, name in given if name))
+        return self
+
+
 class FilesOptions(Options):
     base_path: SecretStr = Field(
         description="Where the files go: a folder, or what pyarrow opens by its URI (`s3://bucket/folder`)"
+    )
+    credentials: CredentialsOptions | None = Field(
+        default=None, description="Keys for `s3://…`; without them those that pyarrow finds"
     )
     folder_pattern: Annotated[str, AfterValidator(_pattern)] | None = Field(
         default=None,
@@ -192,6 +223,17 @@ class FilesOptions(Options):
                     f"expected no `{key}`: an object store has rules of its own for who may read", key
                 )
         return self
+
+    @model_validator(mode="after")
+    def _one_place_for_keys(self) -> FilesOptions:
+        base = self.base_path.get_secret_value()
+        if self.credentials is not None and not re.match(r"s3://[^/@]+(/|\?|$)", base):
+            raise wrong("expected s3://bucket/… without keys in it as the base_path", "credentials")
+        return self
+
+    @property
+    def keys(self) -> StoreKeys | None:
+        return self.credentials._keys if self.credentials else None
 
     @property
     def base(self) -> str:

@@ -39,8 +39,11 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     places = {at: f"{path}:{line}" for at, line in document.lines.items()}
     data, variables = override(document.data, environ)
     places |= {at: f"environment variable {variable}" for at, variable in variables.items()}
+    secret = set(variables.values())
     try:
-        return Config.model_validate(data, context={"environ": environ})
+        config = Config.model_validate(data, context={"environ": environ, "secret": secret})
+        config._withheld = frozenset(secret)
+        return config
     except ValidationError as error:
         problems = error.errors(include_url=False)
     known = keys(Config)

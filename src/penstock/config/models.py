@@ -228,7 +228,7 @@ def _setting(given: object) -> object:
 class SparkConfig(Section):
     master: str = Field(default="local[*]", description="Spark's master")
     conf: dict[str, Annotated[str, BeforeValidator(_setting)]] = Field(
-        default={}, description="Spark's settings"
+        default={}, description="Spark's settings", repr=False
     )
 
 
@@ -273,6 +273,14 @@ class Config(Section):
     spark: SparkConfig = Field(default=SparkConfig(), description="The engine")
     monitoring: MonitoringConfig = Field(default=MonitoringConfig(), description="Health, metrics, dashboard")
     retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")
+
+    _withheld: frozenset[str] = PrivateAttr(frozenset())
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Variables of the environment that hold a secret, or may, since they set a key. Their values are in
+        this configuration: a process that gets what it needs from us does not need them."""
+        return self._withheld
 
     def source(self, name: str | None = None) -> SourceConfig:
         """The source of that name; without a name the only one."""

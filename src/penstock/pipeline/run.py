@@ -217,8 +217,10 @@ class Pipeline:
         if self._given is not None:
             yield self._given
             return
-        log = folder_of(self.config) / LOG
-        spark = session(self.config.spark.master, _SPARK | self.config.spark.conf, self.config.pipeline, log)
+        config, log = self.config, folder_of(self.config) / LOG
+        spark = session(
+            config.spark.master, _SPARK | config.spark.conf, config.pipeline, log, config.withheld
+        )
         try:
             yield spark
         finally:

@@ -20,6 +20,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
+from penstock import logs
 from penstock.model import TableId
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.snapshot import CopyRange, Snapshot, Wanted
@@ -39,6 +40,8 @@ class Request:
     """The process with which Spark ends."""
     before_use: float = BEFORE_USE
     after_use: float = AFTER_USE
+    withheld: frozenset[str] = frozenset()
+    """Variables of the environment that the process is started without: they hold secrets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,9 @@ class Held:
 _children: list[subprocess.Popen[bytes]] = []
 
 
-def hold(conninfo: str, table: TableId, wanted: Wanted) -> Held:
+def hold(conninfo: str, table: TableId, wanted: Wanted, withheld: frozenset[str]) -> Held:
     """Have a process hold a snapshot of the table. Called where Spark plans: its parent ends with Spark."""
-    return ask(Request(conninfo, table, wanted, os.getppid()))
+    return ask(Request(conninfo, table, wanted, os.getppid(), withheld=withheld))
 
 
 def ask(request: Request) -> Held:
@@ -60,6 +63,7 @@ def ask(request: Request) -> Held:
         [sys.executable, "-m", "penstock.spark.holder"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name not in request.withheld},
         start_new_session=True,  # a signal to the planning process's group is not meant for it
     )
     _children[:] = [other for other in _children if other.poll() is None] + [child]
@@ -81,6 +85,7 @@ def ask(request: Request) -> Held:
 
 
 def main() -> int:
+    logs.to_stderr()
     request: Request = pickle.load(sys.stdin.buffer)
     try:
         with Snapshot.open(request.conninfo, request.table) as snapshot:

@@ -9,18 +9,23 @@ A session that runs already is used as it is, and so is the JVM that `spark-subm
 
 What Spark keeps on the disk of one machine (blocks of rows, sockets to its workers, temporary files) is in a
 folder that only we can enter; Spark's own choice is readable by everybody under the usual umask.
+
+Settings may be secrets. pyspark hands them to the JVM as arguments, which everybody on the machine can read
+(`ps`); here they go in a file of our own that is gone when the JVM is up. Only what are options of a JVM
+(`spark.driver.extraJavaOptions`) is an argument in the end.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -67,32 +72,58 @@ def session(
     conf: Mapping[str, str] | None = None,
     app_name: str = "penstock",
     log: Path | None = None,
+    withheld: Collection[str] = (),
 ) -> SparkSession:
-    """The Spark session, started if there is none yet; what the JVM and its workers print goes to `log`."""
+    """The Spark session, started if there is none yet; what the JVM and its workers print goes to `log`.
+    They do not get the environment's variables that are `withheld`."""
     local = master.startswith("local")
     settings = ALWAYS | (
         ON_ONE_MACHINE | {"spark.sql.shuffle.partitions": str(_cores(master))} if local else {}
     )
-    environment: dict[str, str] = {}
-    if not _jvm_is_there():
-        settings[JAVA_OPTIONS] = _quiet_logs()
-        environment = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-        if local:
-            java = jvm.find_java()
-            environment["JAVA_HOME"] = str(jvm.java_home(java))
-            spark = _spark_home()
-            environment["SPARK_HOME"] = str(spark)
-            settings[JAVA_OPTIONS] += f" {_JVM} {jvm.archive_option(java, spark)}"
-            settings |= _scratch()
-            settings[JAVA_OPTIONS] += f" -Djava.io.tmpdir={settings[LOCAL_FOLDER]}"
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for key, value in _merged(settings, conf or {}).items():
-        builder = builder.config(key, value)
-    with _environment(environment), _interrupts_kept(), _errors_to(log if environment else None):
-        made = builder.getOrCreate()
-    if environment:
+    ours = not _jvm_is_there()
+    with _environment(dict.fromkeys(withheld)), _interrupts_kept():
+        environment: dict[str, str | None] = {}
+        if ours:
+            settings[JAVA_OPTIONS] = _quiet_logs()
+            environment = {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+            if local:
+                java = jvm.find_java()
+                environment["JAVA_HOME"] = str(jvm.java_home(java))
+                spark = _spark_home()
+                environment["SPARK_HOME"] = str(spark)
+                settings |= _scratch()
+                settings[JAVA_OPTIONS] += f" {_JVM} {jvm.archive_option(java, spark)}"
+                settings[JAVA_OPTIONS] += f" -Djava.io.tmpdir={settings[LOCAL_FOLDER]}"
+        merged = _merged(settings, conf or {})
+        builder = SparkSession.builder.master(master).appName(app_name)
+        for key, value in merged.items():
+            builder = builder.config(key, value)
+        with _environment(environment), _errors_to(log if ours else None):
+            if ours:
+                _start_jvm(merged | {"spark.master": master, "spark.app.name": app_name})
+            made = builder.getOrCreate()
+    if ours:
         atexit.register(made.stop)  # in good order, or Python workers complain of broken pipes
     return made
+
+
+def _start_jvm(settings: Mapping[str, str]) -> None:
+    """Spark reads the file before it answers."""
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as folder:  # nobody else's to enter
+        file = Path(folder, "settings.properties")
+        file.touch(0o600)
+        file.write_text("".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()))
+        given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        arguments = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults {given}"
+        with _environment({"PYSPARK_SUBMIT_ARGS": arguments}):
+            SparkContext._ensure_initialized()
+
+
+def _escaped(text: str) -> str:
+    """As Java's properties are written: any other character by its number, in UTF-16."""
+    units = text.encode("utf-16-be")
+    numbers = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
+    return "".join(chr(n) if chr(n).isalnum() and n < 128 else f"\\u{n:04x}" for n in numbers)
 
 
 def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
@@ -138,18 +169,23 @@ def _scratch() -> dict[str, str]:
 
 
 @contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables for the JVM that is about to start; it keeps them, this process does not."""
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Variables for the JVM that is about to start, None for one that it is not to have; it keeps them so,
+    this process does not."""
     before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
+    _set(values)
     try:
         yield
     finally:
-        for key, value in before.items():
-            if value is None:
-                del os.environ[key]
-            else:
-                os.environ[key] = value
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value
 
 
 @contextmanager

@@ -34,6 +34,8 @@ class SnapshotOptions:
     partition_bytes: int = DEFAULT_PARTITION_MB << 20
     text_columns: frozenset[str] = frozenset()
     snapshot: str | None = None
+    withheld: frozenset[str] = frozenset()
+    """Variables of the environment that hold secrets of the configuration."""
 
     @classmethod
     def read(cls, given: Mapping[str, str]) -> SnapshotOptions:
@@ -48,33 +50,36 @@ class SnapshotOptions:
         if by_name["table"] is None:
             raise ConfigError("postgres_snapshot needs the option `table`")
         columns = by_name["columns"]
+        conninfo, withheld = _conninfo(by_name)
         return cls(
-            conninfo=_conninfo(by_name),
+            conninfo=conninfo,
             table=TableName.parse(by_name["table"]),
             columns=None if columns is None else tuple(_names(columns)),
             where=by_name["where"],
             partition_bytes=_megabytes(by_name["partitionMb"] or str(DEFAULT_PARTITION_MB)),
             text_columns=frozenset(_names(by_name["textColumns"] or "")),
             snapshot=by_name["snapshot"],
+            withheld=withheld,
         )
 
 
-def _conninfo(given: Mapping[str, str | None]) -> str:
+def _conninfo(given: Mapping[str, str | None]) -> tuple[str, frozenset[str]]:
     dsn, config = given["dsn"], given["config"]
     if (dsn is None) == (config is None):
         raise ConfigError("postgres_snapshot needs one of the options `dsn` and `config`")
     if dsn is not None:
-        return _checked(dsn)
+        return _checked(dsn), frozenset()
     from penstock.config import load
 
     assert config is not None
     path = Path(config).absolute()
-    sources = load(path).sources
+    loaded = load(path)
+    sources = loaded.sources
     chosen = [source for source in sources if given["source"] in (None, source.name)]
     if len(chosen) != 1:
         names = ", ".join(source.name for source in sources)
         raise ConfigError(f"the option `source` must be one of {names}", file=path)
-    return chosen[0].conninfo()
+    return chosen[0].conninfo(), loaded.withheld
 
 
 def _checked(dsn: str) -> str:

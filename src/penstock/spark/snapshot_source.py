@@ -120,7 +120,7 @@ class TableReader(DataSourceReader):
             return packed(options.snapshot, ranges, options.partition_bytes)
         if sum(part.bytes for part in ranges) <= options.partition_bytes:
             return [TablePartition(None, ())]
-        held = hold(options.conninfo, table, self._wanted)
+        held = hold(options.conninfo, table, self._wanted, options.withheld)
         return packed(held.snapshot, held.ranges, options.partition_bytes)
 
     # On the executors

@@ -31,7 +31,7 @@ select coalesce(
 
 def run(config: Config, destination: DestinationConfig) -> list[Check]:
     options: FilesOptions = destination.settings(FilesOptions)
-    storage = Storage(options.base, destination.name)
+    storage = Storage(options.base, destination.name, options.keys)
     checks = [_base_path(storage)]
     if options.group is not None:
         checks.append(_group(Permissions.of(options)))

@@ -23,16 +23,17 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pyarrow import fs
 
 from penstock.destinations.files.permissions import Permissions
+from penstock.model.credentials import StoreKeys
 from penstock.model.errors import ConfigError, PenstockError, StorageFailed, without_secrets
 
 _PIECE = 4 << 20
@@ -70,6 +71,8 @@ class Storage:
     """A path, or a URI. May hold a secret: not for any output."""
     name: str
     """The destination's, for errors."""
+    keys: StoreKeys | None = field(default=None, repr=False)
+    """For an object store, if they are not in the URI, nor where pyarrow looks for them."""
     permissions: Permissions = field(default_factory=Permissions)
     """Of files on a disk."""
 
@@ -271,7 +274,7 @@ class Storage:
         if self.is_local:
             return _LOCAL, str(self._folder)
         try:
-            return _opened(self.base)
+            return _opened(self.base, self.keys)
         except (ValueError, NotImplementedError) as error:
             raise ConfigError(
                 f"base_path of destination {self.name} cannot be opened: {self._scrubbed(str(error))}",
@@ -296,7 +299,9 @@ class Storage:
 
     def _scrubbed(self, text: str) -> str:
         """What a library says, without the credentials that it was given."""
-        for secret in [self.base, *sorted(_secrets(self.base), key=len, reverse=True)]:
+        keys = astuple(self.keys) if self.keys else ()
+        secrets = _secrets(self.base) | {key for key in keys if key}
+        for secret in [self.base, *sorted(secrets, key=len, reverse=True)]:
             text = text.replace(secret, "***")
         return without_secrets(text)
 
@@ -305,10 +310,23 @@ _LOCAL = fs.LocalFileSystem()
 
 
 @lru_cache(maxsize=16)
-def _opened(base: str) -> tuple[Any, str]:
+def _opened(base: str, keys: StoreKeys | None) -> tuple[Any, str]:
     """Opened once in a process: that takes several requests to the store, or a look for credentials."""
-    system, root = fs.FileSystem.from_uri(base)
-    return system, root.rstrip("/")
+    if keys is None:
+        system, root = fs.FileSystem.from_uri(base)
+        return system, root.rstrip("/")
+    place, _, query = base.removeprefix("s3://").partition("?")
+    given: dict[str, Any] = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    if unknown := given.keys() - _TELLING:
+        raise ValueError(f"unexpected parameters: {', '.join(sorted(unknown))}")
+    if not given.keys() & {"region", "endpoint_override"}:
+        given["region"] = fs.resolve_s3_region(place.partition("/")[0])
+    for switch in ("allow_bucket_creation", "allow_bucket_deletion"):
+        given[switch] = given.get(switch) == "true"
+    system = fs.S3FileSystem(
+        access_key=keys.access, secret_key=keys.secret, session_token=keys.token, **given
+    )
+    return system, unquote(place).rstrip("/")
 
 
 def _secrets(base: str) -> set[str]:

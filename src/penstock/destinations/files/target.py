@@ -60,7 +60,8 @@ class FilesTarget:
         self.name = destination.name
         self._options: FilesOptions = destination.settings(FilesOptions)
         kept = self._options.file_registry
-        self._storage = Storage(self._options.base, destination.name, Permissions.of(self._options))
+        options = self._options
+        self._storage = Storage(options.base, destination.name, options.keys, Permissions.of(options))
         self._layout = Layout(self._options.pattern(len(config.sources)), self._options.timestamp_format)
         self._books = {
             source.name: Books(
