@@ -304,7 +304,7 @@ def test_a_value_that_the_type_cannot_hold_is_refused_with_its_place(
 def test_a_password_is_in_no_plan_and_no_error(
     spark: SparkSession, accounts: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dsn = make_conninfo(accounts.dsn, password="hunter2")
+    dsn, password = accounts.dsn, accounts.server.password
     options = {"dsn": dsn, "table": "accounts"}
     spark.read.format("postgres_snapshot").options(**options).load().explain(True)
     with Snapshot.open(
@@ -322,7 +322,7 @@ def test_a_password_is_in_no_plan_and_no_error(
         ({"dsn": make_conninfo(dsn, host="127.0.0.1", port="1")}, "Check that the server runs"),
         ({"table": "public.no_such"}, "no such table"),
         ({"columns": "no_such"}, "no column no_such"),
-        ({"dsn": "hunter2 is no connection"}, "does not read as a connection"),
+        ({"dsn": f"{password} is no connection"}, "does not read as a connection"),
         ({"where": "no_such = 1"}, 'the option `where`: column "no_such" does not exist'),
         ({"unknown": "1"}, "has no option unknown"),
     ):
@@ -330,7 +330,7 @@ def test_a_password_is_in_no_plan_and_no_error(
             spark.read.format("postgres_snapshot").options(**options | wrong).load().collect()
         assert told in str(raised.value)
         said.append(str(raised.value))
-    assert not [text for text in said if "hunter2" in text]
+    assert not [text for text in said if password in text]
 
 
 @pytest.mark.parametrize(

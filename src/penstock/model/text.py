@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import traceback
 from typing import Any
 
@@ -16,8 +17,11 @@ from penstock.model.errors import PenstockError, without_secrets
 # Control characters (C0, DEL, C1), what turns the direction of writing, other ends of lines, half characters.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-_QUOTES_NO_VALUE = (OSError, MemoryError, ImportError, TypeError, AttributeError, NameError, RecursionError)
-"""Errors of Python whose text is of names and places."""
+_QUOTES_NO_VALUE = (
+    OSError, MemoryError, ImportError, TypeError, AttributeError, NameError, ArithmeticError, RecursionError,
+    sqlite3.Error,
+)  # fmt: skip
+"""Errors whose text is of names and places."""
 
 
 def printable(text: str) -> str:
