@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,10 @@ class Raising:
 
     def write_table_rows(self, table, rows):
         copied = rows.collect()
-        if table.name == "plain" and not hasattr(self, "copied"):
+        if str(table.name) == "public.plain" and not hasattr(self, "copied"):
             self.copied = True
             raise RuntimeError("not this copy")
-        if table.name == "checked":
+        if str(table.name) == "public.checked":
             raise Unforeseen(copied)
 
     def write_events(self, batch):
@@ -180,9 +181,9 @@ class Canary:
             assert time.monotonic() < end, f"{self.tables('copy')}\n{self.log.read_text()[-5000:]}"
             time.sleep(0.1)
 
-    def phase(self, destination: str, table: str) -> Phase | None:
+    def is_in(self, phase: Phase, destination: str, table: str) -> bool:
         found = self.tables(destination).get(table)
-        return found.phase if found else None
+        return found is not None and found.phase is phase
 
     def logged(self) -> str:
         logs = [self.log, *(self.folder / "spool").rglob("*.log")]
@@ -230,25 +231,25 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
     canary = Canary(tmp_path, source, destination, store)
     with canary.running() as process:
         # A copy, and copies that are refused; of one the class says no at first
-        canary.until(process, lambda: canary.phase("copy", "public.checked") is Phase.ERRORED)
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.checked"))
         for at in ("copy", "files", "mine"):
-            canary.until(process, lambda at=at: canary.phase(at, "public.plain") is Phase.READY)
-        canary.until(process, lambda: canary.phase("copy", "public.typed") is Phase.READY)
-        canary.until(process, lambda: canary.phase("mine", "public.checked") is Phase.ERRORED)
+            canary.until(process, partial(canary.is_in, Phase.READY, at, "public.plain"))
+        canary.until(process, partial(canary.is_in, Phase.READY, "copy", "public.typed"))
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "mine", "public.checked"))
         # A stream, and a change that is refused
         source.execute(
             f"insert into plain values (0, '{VALUE}')",
             f"insert into typed values (1, '{VALUE}')",
             f"update {forged} set secret = '{VALUE} again'",
         )
-        canary.until(process, lambda: canary.phase("copy", "public.typed") is Phase.ERRORED)
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.typed"))
         canary.until(process, lambda: f"(0,{VALUE})" in contents(destination, "plain"))
         # A capture that is killed, a table that is gone
         (capture,) = [one for one in process.children() if "penstock.capture" in one.cmdline()]
         capture.send_signal(signal.SIGKILL)
         destination.execute("drop table plain")
         source.execute(f"insert into plain values (-1, '{VALUE}')")
-        canary.until(process, lambda: canary.phase("copy", "public.plain") is Phase.ERRORED)
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.plain"))
         assert canary.penstock("status", str(canary.file)) == 0
         assert canary.penstock("status", str(canary.file), "--json") == 0
         canary.penstock("check", str(canary.file))

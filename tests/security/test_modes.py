@@ -345,7 +345,7 @@ def test_the_base_path_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
     base = tmp_path / "base"
     base.mkdir()
     base.chmod(0o2755)
-    storage = Storage(str(base), "lake", Permissions(0o600))
+    storage = Storage(str(base), "lake", permissions=Permissions(0o600))
     with umask(0):
         storage.claim("me", anew=True)
         storage.write("a/b/file", [b"x"])
@@ -360,7 +360,9 @@ def test_a_group_that_is_none_is_refused_and_found_by_check(database: Database, 
     checks = {check.name: check for check in preflight.run(config, config.destinations[0])}
     assert (checks["group"].outcome, "there is no group" in checks["group"].detail) == ("failure", True)
     with pytest.raises(ConfigError, match="there is no group no-such-group on this machine"):
-        Storage(str(tmp_path / "lake"), "lake", Permissions(group="no-such-group")).claim("me", anew=True)
+        Storage(str(tmp_path / "lake"), "lake", permissions=Permissions(group="no-such-group")).claim(
+            "me", anew=True
+        )
 
 
 @contextmanager
