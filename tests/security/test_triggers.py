@@ -268,6 +268,21 @@ def test_a_start_that_fails_leaves_no_trigger_behind(source: Database, tmp_path:
     assert source.query("select count(*) from pg_event_trigger") == [(0,)]
 
 
+def test_triggers_that_must_be_and_cannot_are_no_reason_for_a_slot(
+    source: Database, attacker: Attacker, tmp_path: Path
+) -> None:
+    source.execute("create table t (id int primary key)")
+    attacker.execute("create table public.ddl_history (id int)")
+    sources = [{"name": "source", "dsn": source.dsn, "ddl_capture": "on"}]
+    config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
+    feed = Feed(config, config.sources[0])
+    with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
+        feed.start(threading.Event())
+    feed.stop()
+    assert source.query("select from pg_replication_slots where database = current_database()") == []
+    assert source.query("select from pg_publication") == []
+
+
 def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker, tmp_path: Path) -> None:
     """With `ddl_capture: auto` the pipeline goes on without; what is in his table is no schema change."""
     attacker.execute("create table public.ddl_history (id int primary key, table_id int, comment text)")

@@ -97,6 +97,8 @@ class Feed:
         To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
         """
         own(self.spec)
+        if self.source.ddl_capture == "on":
+            self._install(rehearsal=True)  # before a slot is made in vain
         for done in launch.prepare(self.source):
             self._log.info(done)
         self._begin()
@@ -106,44 +108,48 @@ class Feed:
                 if time.monotonic() - begun > LONG:
                     begun = float("inf")
                     self._log.info("waiting for the slot: transactions that were running must end first")
+            if not stop.is_set():
+                self._record_ddl()
         except PenstockError as error:
             self._end_capture()
             if not self._is_to_be_replaced(error):
                 raise
-        self._record_ddl()
 
     def _record_ddl(self) -> None:
         """Have the source record schema changes, where that is wanted and may be. Last of all: a start that
         fails leaves no trigger behind."""
-        if self.marker is None:
-            return
         try:
-            with connect(self.spec.conninfo) as connection:
-                wait_briefly(connection)
-                installed = ddl.install(connection, self.marker)
-                if not installed and ddl.is_installed(connection):
-                    installed = True
-                    self._log.warning(
-                        "the triggers that record schema changes are of another version", remedy=OLD
-                    )
-        except psycopg.Error as error:
-            raise explain(error) from None
+            installed = self._install()
         except NotReady as error:
             if self.source.ddl_capture == "on":
                 raise
             self._log.warning("schema changes show with a table's next change", error=str(error))
             installed = False
-        else:
-            if not installed and self.source.ddl_capture == "on":
-                raise ddl.denied()
-            if not installed:
-                self._log.info(
-                    "schema changes show with a table's next change: the role may not create triggers"
-                )
         if installed:
             self.discover()
         else:
             self.marker = None
+
+    def _install(self, *, rehearsal: bool = False) -> bool:
+        """Whether the triggers are there; a rehearsal only finds out whether they could be."""
+        if self.marker is None:
+            return False
+        try:
+            with connect(self.spec.conninfo) as connection:
+                wait_briefly(connection)
+                if ddl.install(connection, self.marker, rehearsal=rehearsal):
+                    return True
+                if ddl.is_installed(connection):
+                    self._log.warning(
+                        "the triggers that record schema changes are of another version", remedy=OLD
+                    )
+                    return True
+        except psycopg.Error as error:
+            raise explain(error) from None
+        if self.source.ddl_capture == "on":
+            raise ddl.denied()
+        self._log.info("schema changes show with a table's next change: the role may not create triggers")
+        return False
 
     def _begin(self) -> None:
         """Look at the tables, then start the capture, which makes a slot where there is none."""
@@ -266,6 +272,7 @@ class Feed:
         for done in launch.prepare(self.source):
             self._log.info(done)
         self._begin()
+        self._record_ddl()
         self.lost, self._let_go = None, False
         self._backoff.reset()
         self._log.info("capture begins anew", slot=self.spec.slot)

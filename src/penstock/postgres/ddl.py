@@ -27,13 +27,13 @@ def script(prefix: str, role: str) -> str:
     return recorder.script(prefix, role) + names.format(sql.Identifier(role)).as_string(None)
 
 
-def install(connection: Connection, prefix: str) -> bool:
-    """Make what is missing, and anew what an earlier version made; False if the role may not. Raises
-    `NotReady` where something of a name that we need is somebody else's."""
+def install(connection: Connection, prefix: str, *, rehearsal: bool = False) -> bool:
+    """Make what is missing, and anew what an earlier version made; a rehearsal leaves nothing of it. False if
+    the role may not. Raises `NotReady` where something of a name that we need is somebody else's."""
     try:
         if recorder.is_current(connection, prefix):
             return True
-        with connection.transaction():
+        with connection.transaction(force_rollback=rehearsal):
             connection.execute("select pg_advisory_xact_lock(hashtext('penstock.ddl_history'))")
             connection.execute(recorder.script(prefix).encode())
     except psycopg.errors.InsufficientPrivilege:

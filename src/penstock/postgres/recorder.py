@@ -111,6 +111,8 @@ end
 """
 
 _SCRIPT = """
+set search_path = pg_catalog, pg_temp;
+
 do $check$
 declare
     other record;
