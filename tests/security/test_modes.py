@@ -55,6 +55,20 @@ def umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
+@contextmanager
+def as_user(number: int) -> Iterator[None]:
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(number)
+    os.seteuid(number)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
 def modes(folder: Path) -> dict[Path, int]:
     """Everything in a folder that others use, too, with the folder."""
     found = {}
@@ -251,6 +265,15 @@ def test_a_place_where_everybody_may_write_is_refused(tmp_path: Path) -> None:
     private.file(tmp_path / "open" / "state.db")
 
 
+def test_check_tells_of_a_place_that_we_may_not_enter(tmp_path: Path, nobody: int) -> None:
+    spool = private.folder(tmp_path / "spool" / "shop")
+    with as_user(nobody), pytest.raises(NotPrivate, match="user nobody may not enter its folder"):
+        private.look(spool)
+    os.chown(spool, nobody, -1)
+    with pytest.raises(NotPrivate, match="belongs to user nobody"):
+        private.look(spool)
+
+
 def test_links_of_others_are_not_followed(tmp_path: Path, nobody: int) -> None:
     """In a folder where everybody may make one, or in a spool that was open to all."""
     target = tmp_path / "target"
@@ -363,20 +386,6 @@ def test_a_group_that_is_none_is_refused_and_found_by_check(database: Database, 
         Storage(str(tmp_path / "lake"), "lake", permissions=Permissions(group="no-such-group")).claim(
             "me", anew=True
         )
-
-
-@contextmanager
-def as_user(number: int) -> Iterator[None]:
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(number)
-    os.seteuid(number)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
 
 
 def test_a_group_that_we_are_not_in_is_refused(nobody: int) -> None:

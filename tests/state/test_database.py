@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 
 def test_a_folder_in_the_place_of_the_file_is_told(tmp_path: Path) -> None:
     (tmp_path / "state.db").mkdir()
-    assert "unable to open database file" in refused(f"sqlite:///{tmp_path}/state.db").reason
+    assert refused(f"sqlite:///{tmp_path}/state.db").reason == "it is a folder"
 
 
 def test_a_file_that_is_no_store_is_refused_and_left_alone(tmp_path: Path) -> None:

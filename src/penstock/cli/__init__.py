@@ -64,6 +64,10 @@ def main() -> None:
             sys.exit(2)
         print(printable_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(1)
+    except PermissionError as error:  # the spool is for its owner alone
+        said = f"error: {error.filename}: {error.strerror}. Run it as the user that the pipeline runs as"
+        print(printable(said), file=sys.stderr)
+        sys.exit(1)
     except Exception as error:
         print(f"error: {plain_traceback(error)}", file=sys.stderr)
         sys.exit(1)

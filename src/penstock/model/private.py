@@ -74,12 +74,21 @@ def tighten(path: Path) -> None:
                     _settle(place, mode)
 
 
+def tighten_file(path: Path) -> None:
+    """A file of an earlier version, if it is there and ours."""
+    with suppress(FileNotFoundError, NotPrivate):
+        _settle(path, FILE)
+
+
 def look(path: Path) -> None:
     """Raise what keeps a folder or file from being used, and change nothing."""
-    there = [place for place in _way(path) if place.exists()]
-    if there[-1] == path.absolute():
-        _check_owner(path.stat(), path)
-    _check_above(path.absolute().parent if there[-1] == path.absolute() else there[-1])
+    try:
+        there = [place for place in _way(path) if place.exists()]
+        if there[-1] == path.absolute():
+            _check_owner(path.stat(), path)
+        _check_above(path.absolute().parent if there[-1] == path.absolute() else there[-1])
+    except PermissionError as error:
+        raise NotPrivate(f"{_user()} may not enter its folder", file=error.filename) from None
 
 
 def is_ours_alone(path: Path) -> bool:

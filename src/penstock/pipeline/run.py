@@ -28,7 +28,7 @@ from penstock.config import Config
 from penstock.config.tables import matches
 from penstock.destinations.make import make
 from penstock.destinations.protocol import Target
-from penstock.model import Lsn
+from penstock.model import Lsn, private
 from penstock.model.errors import EngineLost, PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline.copying import Copier
@@ -218,6 +218,7 @@ class Pipeline:
             yield self._given
             return
         config, log = self.config, folder_of(self.config) / LOG
+        private.tighten_file(config.spool.path / LOG)  # where an earlier version had it
         spark = session(
             config.spark.master, _SPARK | config.spark.conf, config.pipeline, log, config.withheld
         )

@@ -56,6 +56,10 @@ ON_ONE_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+# Spark listens for executors, and for whoever else is on the machine: without its secret nobody is answered. It
+# makes one by itself where there is no cluster, not even a pretended one.
+WITHOUT_EXECUTORS = {"spark.authenticate": "true"}
+
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOCAL_FOLDER = "spark.local.dir"
 LONGEST_OF_SOCKETS = 60
@@ -91,7 +95,7 @@ def session(
                 environment["JAVA_HOME"] = str(jvm.java_home(java))
                 spark = _spark_home()
                 environment["SPARK_HOME"] = str(spark)
-                settings |= _scratch()
+                settings |= _scratch() | ({} if master.startswith("local-cluster") else WITHOUT_EXECUTORS)
                 settings[JAVA_OPTIONS] += f" {_JVM} {jvm.archive_option(java, spark)}"
                 settings[JAVA_OPTIONS] += f" -Djava.io.tmpdir={settings[LOCAL_FOLDER]}"
         merged = _merged(settings, conf or {})
