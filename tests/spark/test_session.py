@@ -75,6 +75,7 @@ def test_the_settings_are_ours_and_the_environment_the_callers(spark: SparkSessi
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.conf.get("spark.driver.memory") == "768m"
+    assert spark.conf.get("spark.authenticate") == "true", "others on the machine reach Spark's ports, too"
     assert "penstock" not in os.environ.get("JAVA_HOME", "") + os.environ.get("SPARK_HOME", "")
 
 

@@ -56,8 +56,8 @@ ON_ONE_MACHINE = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-# Spark listens for executors, and for whoever else is on the machine: without its secret nobody is answered. It
-# makes one by itself where there is no cluster, not even a pretended one.
+# Spark listens for executors, and for whoever else is on the machine: nobody is answered without its secret.
+# It makes one by itself where there is no cluster, not even a pretended one.
 WITHOUT_EXECUTORS = {"spark.authenticate": "true"}
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
