@@ -87,6 +87,7 @@ class Feed:
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._found: Found | None = None
+        self._told: list[str] = []
         self._looked = self._read_clock = 0.0
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
@@ -99,8 +100,7 @@ class Feed:
         own(self.spec)
         if self.source.ddl_capture == "on":
             self._install(rehearsal=True)  # before a slot is made in vain
-        for done in launch.prepare(self.source):
-            self._log.info(done)
+        self._tell(launch.prepare(self.source))
         self._begin()
         begun = time.monotonic()
         try:
@@ -244,8 +244,7 @@ class Feed:
 
     def _look(self) -> Found:
         connection = self._connected()
-        for done in launch.adjust(connection, self.source):
-            self._log.info(done)
+        self._tell(launch.adjust(connection, self.source))
         known = self._found.tables if self._found else {}
         published = facts.gather(connection, self.source.publication_name, unsized=known)
         ours = self.source.tables.is_ours  # a publication of all tables has them, too
@@ -255,6 +254,13 @@ class Feed:
             (id for id, table in published.items() if recorded and table.schema.name == HISTORY), None
         )
         return Found(tables, facts.wal_position(connection))
+
+    def _tell(self, done: list[str]) -> None:
+        """What was done to the publication; what holds on from one look to the next is told once."""
+        for sentence in done:
+            if sentence not in self._told:
+                self._log.info(sentence)
+        self._told = done
 
     # A lost slot
 
@@ -269,8 +275,7 @@ class Feed:
         own(self.spec)
         self._drop_slot()
         self._remove_spool()
-        for done in launch.prepare(self.source):
-            self._log.info(done)
+        self._tell(launch.prepare(self.source))
         self._begin()
         self._record_ddl()
         self.lost, self._let_go = None, False
