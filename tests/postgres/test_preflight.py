@@ -100,6 +100,19 @@ def test_a_role_without_rights_fails_by_what_it_lacks(role: Role, tmp_path: Path
     assert "grant create on database" in found["publication"].remedy
 
 
+def test_partitions_are_read_one_by_one(shop: Database, role: Role, tmp_path: Path) -> None:
+    dsn = role("replication")
+    name = f"role_of_{shop.name}"
+    shop.execute(
+        "create table parted (id int primary key) partition by range (id)",
+        "create table parted_1 partition of parted for values from (0) to (10)",
+        f"grant select on users, parted to {name}",
+    )
+    assert checks(dsn, tmp_path)["privileges"].detail == "the role may not read public.parted_1"
+    shop.execute(f"grant select on parted_1 to {name}")
+    assert outcomes(checks(dsn, tmp_path))["privileges"] == "ok"
+
+
 def test_a_role_that_owns_nothing_cannot_make_the_publication(
     shop: Database, role: Role, tmp_path: Path
 ) -> None:

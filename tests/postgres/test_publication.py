@@ -147,7 +147,9 @@ def test_a_role_that_does_not_own_the_tables_is_told_what_it_needs(
     try:
         with (
             connect(make_conninfo(database.dsn, user="maker")) as own,
-            pytest.raises(AccessDenied, match=r"must be owner of table a .*create_publication: false"),
+            pytest.raises(
+                AccessDenied, match=r"must be owner of table a .*create_publication: false; `penstock grant`"
+            ),
         ):
             publication.ensure(own, "p", [A], create=True)
     finally:

@@ -13,6 +13,7 @@ import typer
 from penstock import __version__
 from penstock.cli.check import check
 from penstock.cli.demo import demo
+from penstock.cli.grant import grant
 from penstock.cli.reload import reload
 from penstock.cli.retry import retry
 from penstock.cli.run import run
@@ -30,6 +31,7 @@ app = typer.Typer(
 # Every command of the program:
 app.command()(demo)
 app.command()(check)
+app.command()(grant)
 app.command()(run)
 app.command()(status)
 app.command()(reload)

@@ -52,6 +52,10 @@ class TablesConfig(BaseModel):
     _registries: frozenset[str] = PrivateAttr(frozenset())
     """Schemas of registries that our own destinations keep in the source's database."""
 
+    @property
+    def registries(self) -> frozenset[str]:
+        return self._registries
+
     def is_ours(self, table: TableName) -> bool:
         """Whether a table is PostgreSQL's own, or one that we keep there."""
         system = any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS)
@@ -79,6 +83,43 @@ def matches(pattern: str, table: TableName) -> bool:
     found = _PATTERN.fullmatch(pattern)
     assert found is not None
     return _part(found[1] or "public", table.schema) and _part(found[2] or found[3], table.name)
+
+
+def expressions(pattern: str) -> tuple[str, str]:
+    """The same as regular expressions of PostgreSQL's, for the schema and for the table."""
+    found = _PATTERN.fullmatch(pattern)
+    assert found is not None
+    return _expression(found[1] or "public"), _expression(found[2] or found[3])
+
+
+def _expression(part: str) -> str:
+    if part.startswith('"'):
+        return f"^{''.join(map(_plain, literal(part)))}$"
+    pieces = re.findall(r"\[!?+\]?+[^]]*\]|.", part, re.DOTALL)
+    return f"^{''.join(map(_piece, pieces))}$"
+
+
+def _piece(piece: str) -> str:
+    """Of a glob: a star, a question mark, a set in brackets, or what stands for itself."""
+    if len(piece) > 1:
+        return _set(piece[1:-1])
+    return {"*": ".*", "?": "."}.get(piece) or _plain(piece)
+
+
+def _set(given: str) -> str:
+    negated = given.startswith("!")
+    members = re.findall(r".-.|.", given[negated:], re.DOTALL)
+    whole = [member for member in members if len(member) == 1 or member[0] <= member[2]]
+    if not whole:
+        return "." if negated else "$."  # anything, nothing
+    escaped = (
+        "-".join(map(_plain, (member[0], member[2]) if len(member) > 1 else member)) for member in whole
+    )
+    return f"[{'^' if negated else ''}{''.join(escaped)}]"
+
+
+def _plain(character: str) -> str:
+    return character if character.isalnum() or character == "_" else f"\\{character}"
 
 
 def _part(pattern: str, name: str) -> bool:

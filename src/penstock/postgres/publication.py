@@ -22,7 +22,8 @@ MARK = "managed by penstock"
 
 _REMEDY = (
     "A publication needs CREATE on the database and ownership of its tables: grant them, "
-    "or let their owner make the publication and set create_publication: false"
+    "or let their owner make the publication and set create_publication: false; "
+    "`penstock grant` prints the SQL for both"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.postgres import ddl
 from penstock.postgres.preflight.check import (
     Check,
     CheckFunction,
@@ -60,7 +61,8 @@ def role(now: Situation) -> Check:
         """
     ).fetchone() or ("", False, False, False)
     if not (superuser or replication or managed):
-        return failure("role", f"{name} may not replicate", f'Run: alter role "{name}" replication')
+        remedy = f'Run: alter role "{name}" replication; `penstock grant` prints all that it needs'
+        return failure("role", f"{name} may not replicate", remedy)
     what = "a superuser" if superuser else "has REPLICATION" if replication else "in rds_replication"
     return ok("role", f"{name}, {what}")
 
@@ -141,15 +143,17 @@ def encoding(now: Situation) -> Check:
 
 
 def schema_changes(now: Situation) -> Check:
-    superuser = now.one("select rolsuper from pg_roles where rolname = current_user")
     mode = now.source.ddl_capture
+    if mode != "off" and ddl.is_installed(now.connection):
+        return ok("ddl_capture", f"{mode}: by event triggers, which are installed")
+    superuser = now.one("select rolsuper from pg_roles where rolname = current_user")
     if mode == "off" or (mode == "auto" and not superuser):
         return ok("ddl_capture", f"{mode}: schema changes are seen with the next change of the table")
     if not superuser:
         return failure(
             "ddl_capture",
             "on, but the role may not create event triggers",
-            "Use a superuser, or ddl_capture: auto",
+            "Let a DBA install them, by what `penstock grant` prints; or set ddl_capture: auto",
         )
     return ok("ddl_capture", f"{mode}: by event triggers")
 

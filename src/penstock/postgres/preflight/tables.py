@@ -88,6 +88,7 @@ def row_security(now: Situation) -> Check | None:
 
 
 def privileges(now: Situation) -> Check | None:
+    """Of a partitioned table the partitions are read, each by itself."""
     if not now.captured:
         return None
     rows = now.connection.execute(
@@ -95,17 +96,18 @@ def privileges(now: Situation) -> Check | None:
         select format('%%I.%%I', n.nspname, c.relname)
         from pg_class c
         join pg_namespace n on n.oid = c.relnamespace
-        where c.oid = any(%s)
+        where (c.oid = any(%(tables)s) or c.relkind = 'r' and c.oid in (
+                   select t.relid from unnest(%(tables)s) r, pg_partition_tree(r) t where t.isleaf))
           and not (has_table_privilege(c.oid, 'select') and has_schema_privilege(n.oid, 'usage'))
         """,
-        ([table.id for table in now.captured],),
+        {"tables": [table.id for table in now.captured]},
     )
     denied = [row[0] for row in rows]
     if denied:
         return failure(
             "privileges",
             f"the role may not read {some(denied)}",
-            "Run: grant usage on schema … and grant select on … to the role",
+            "Run: grant usage on schema … and grant select on … to the role; `penstock grant` prints it",
         )
     return ok("privileges", "the role may read every table")
 
