@@ -232,6 +232,8 @@ def test_a_destination_that_lacks_rights_fails_and_nothing_is_changed(
         found = told(file)
         assert {outcome for (name, _), (outcome, _) in found.items() if name == "copy"} == {"ok"}
         assert found["copy", "tables"] == ("ok", "there: 0, to be created: 2")
+        there.execute(f"revoke temporary on database {there.name} from public")
+        assert told(file)["copy", "temporary tables"][0] == "failure"
         delivered["destinations"][0]["create_tables"] = False
         missing = told(written(delivered, tmp_path))["copy", "tables"]
         assert missing == ("failure", "app.logs, app.users not there, and create_tables is false")

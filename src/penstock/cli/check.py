@@ -54,7 +54,7 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
         tables += preflight.published(source) if config.destinations else []
     for destination in config.destinations:
         yield ("destination", destination.name), _destination(config, destination, tables)
-    yield ("state", config.pipeline), [_state(config)]
+    yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
 
 
 def _spool(config: Config, source: SourceConfig) -> tuple[Lsn | None, list[Check]]:
@@ -163,6 +163,22 @@ def _state(config: Config) -> Check:
     except psycopg.Error as error:
         return failure("state store", explain(error).reason, explain(error).remedy)
     return ok("state store", f"in use by {held}" if held else "is there, no pipeline uses it now")
+
+
+def _state_tls(config: Config) -> list[Check]:
+    """Of a store at a server: whether the way there is safe. That it cannot be reached was told."""
+    from penstock.model.errors import PenstockError
+    from penstock.postgres.connection import connect
+    from penstock.postgres.preflight.tls import tls
+
+    scheme, _, rest = config.state.url.get_secret_value().partition("://")
+    if not scheme.startswith("postgres"):
+        return []
+    try:
+        with connect(f"postgresql://{rest}") as connection:
+            return [found] if (found := tls(connection)) else []
+    except PenstockError:
+        return []
 
 
 def _new_state(url: str) -> Check | None:

@@ -20,6 +20,7 @@ from penstock.model import TableName
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.postgres.preflight.check import Check, attempt, failure, ok, some, warning, where
+from penstock.postgres.preflight.tls import tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def run(config: DestinationConfig, targets: Sequence[TableName]) -> list[Check]:
             checks = (attempt(connection, check, now) for check in CHECKS)
             return [
                 ok("connection", f"{info.dbname} on {where(info)}"),
-                *(check for check in checks if check),
+                *(check for check in (attempt(connection, tls, connection), *checks) if check),
             ]
     except PenstockError as error:
         return [failure("connection", error.reason, error.remedy)]
@@ -155,6 +156,14 @@ def _existing(now: Situation) -> tuple[set[TableName], list[TableName]]:
     return set(found), [table for table, writable in found.items() if not writable]
 
 
+def temporary(now: Situation) -> Check | None:
+    """Many changes at once go through a temporary table."""
+    if now.one("select has_database_privilege(current_database(), 'temporary')"):
+        return None
+    remedy = "Run: grant temporary on database … to …"
+    return failure("temporary tables", "the role may not create them in this database", remedy)
+
+
 def replication_role(now: Situation) -> Check | None:
     """Writing as PostgreSQL's own replication does."""
     name = "session_replication_role"
@@ -171,4 +180,4 @@ def replication_role(now: Situation) -> Check | None:
 
 CheckFunction = Callable[[Situation], Check | None]
 
-CHECKS: tuple[CheckFunction, ...] = (version, writable, own_schema, tables, replication_role)
+CHECKS: tuple[CheckFunction, ...] = (version, writable, own_schema, tables, temporary, replication_role)

@@ -18,6 +18,7 @@ from penstock.postgres import catalog, publication
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.preflight import disk, replication, server, tables
 from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, where
+from penstock.postgres.preflight.tls import tls
 
 __all__ = ["Check", "Outcome", "Situation", "published", "run"]
 
@@ -36,11 +37,15 @@ def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[
             tables = catalog.matching(connection, source.tables)
             situation = Situation(connection, source, spool, tables, captured)
             checks = (attempt(connection, check, situation) for check in CHECKS)
-            return [
+            found = [
                 ok("connection", f"{connection.info.dbname} on {where(connection.info)}"),
-                _replication_connection(source),
-                *(check for check in checks if check),
+                attempt(connection, tls, connection),
+                *_replication_connection(source),
+                *checks,
             ]
+            return list(
+                dict.fromkeys(check for check in found if check)
+            )  # both connections have the same TLS
     except PenstockError as error:
         return [failure("connection", error.reason, error.remedy)]
     except psycopg.Error as error:
@@ -51,20 +56,21 @@ def published(source: SourceConfig) -> list[TableName]:
     """The tables that are delivered, as far as can be found out."""
     try:
         with connect(source.conninfo()) as connection:
-            if source.replication.create_publication:
-                return [table.name for table in catalog.captured(catalog.matching(connection, source.tables))]
-            return [table.table for table in publication.tables(connection, source.publication_name)]
+            made = publication.describe(connection, source.publication_name)
+            if made is not None and not source.replication.create_publication:
+                return [table.table for table in publication.tables(connection, made.name)]
+            return [table.name for table in catalog.captured(catalog.matching(connection, source.tables))]
     except (PenstockError, psycopg.Error):
         return []  # that the source cannot be asked is told by its own checks
 
 
-def _replication_connection(source: SourceConfig) -> Check:
+def _replication_connection(source: SourceConfig) -> list[Check | None]:
     """A walsender answers: the role may replicate, and pg_hba.conf lets it in."""
     name = "replication connection"
     try:
         with psycopg.connect(replication_conninfo(source.conninfo()), autocommit=True) as connection:
             row = connection.execute("IDENTIFY_SYSTEM").fetchone()
-            return ok(name, f"system {row[0]}, timeline {row[1]}" if row else "")
+            return [ok(name, f"system {row[0]}, timeline {row[1]}" if row else ""), tls(connection)]
     except psycopg.Error as error:
         explained = explain(error)
-        return failure(name, explained.reason, explained.remedy)
+        return [failure(name, explained.reason, explained.remedy)]
