@@ -72,6 +72,7 @@ def configuration(folder: Path, database: Database, role: str, **keys: Any) -> P
             "port": database.server.port,
             "database": database.name,
             "username": role,
+            "password": database.server.password,  # of `postgres`; others need none here
         },
         "ddl_capture": "off",
         **keys,

@@ -20,7 +20,6 @@ from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import PenstockError
 from penstock.pipeline.feed import DISCOVERY
 from penstock.pipeline.run import Pipeline
-from penstock.postgres import ddl
 from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.pipeline.running import difference, running
@@ -150,26 +149,24 @@ def test_a_role_that_makes_the_publication_itself_has_what_it_takes(
     assert pipes.source.query("select pubowner::regrole::text from pg_publication") == [(f'"{CDC}"',)]
 
 
-if hasattr(ddl, "script"):  # what installs the triggers, for a DBA to run
-
-    def test_schema_changes_are_recorded_for_a_role_that_may_not_create_triggers(
-        spark: SparkSession, pipes: Pipes
-    ) -> None:
-        file = pipes.configuration(ddl_capture="on")
-        for part, database, _ in parts(pipes):
-            run_by_dba(database, granted(file, "--only", part))
-        run_by_dba(pipes.destination, granted(file, "--only", "copy"))
-        assert {outcome for *_, outcome in outcomes(file)} == {"ok", "warning"}
-        assert ran(file, spark)
-        pipes.source.execute(
-            f'set role "{OWNER}"; alter table "App"."Users" add column age int default 7',
-        )
-        assert ran(file, spark)
-        assert undelivered(pipes) == ""
-        recorded = pipes.source.query("select ddl_tag from public.ddl_history where table_id is not null")
-        assert ("ALTER TABLE",) in recorded
-        published = pipes.source.query("select tablename from pg_publication_tables order by 1")
-        assert ("ddl_history",) in published
+def test_schema_changes_are_recorded_for_a_role_that_may_not_create_triggers(
+    spark: SparkSession, pipes: Pipes
+) -> None:
+    file = pipes.configuration(ddl_capture="on")
+    for part, database, _ in parts(pipes):
+        run_by_dba(database, granted(file, "--only", part))
+    run_by_dba(pipes.destination, granted(file, "--only", "copy"))
+    assert {outcome for *_, outcome in outcomes(file)} == {"ok", "warning"}
+    assert ran(file, spark)
+    pipes.source.execute(
+        f'set role "{OWNER}"; alter table "App"."Users" add column age int default 7',
+    )
+    assert ran(file, spark)
+    assert undelivered(pipes) == ""
+    recorded = pipes.source.query("select ddl_tag from public.ddl_history where table_id is not null")
+    assert ("ALTER TABLE",) in recorded
+    published = pipes.source.query("select tablename from pg_publication_tables order by 1")
+    assert ("ddl_history",) in published
 
 
 def statements(script: str) -> list[str]:

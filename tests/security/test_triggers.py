@@ -182,7 +182,8 @@ def test_a_role_that_may_not_replace_it_is_told_that_it_is_there(
 
 def test_the_script_for_an_administrator_installs_it_for_a_role(source: Database, attacker: Attacker) -> None:
     source.execute(f"create schema penstock authorization {attacker.role}")
-    source.execute(ddl.script(PREFIX, attacker.role))
+    source.execute(recorder.script(PREFIX, attacker.role))
+    source.execute(f"grant select on penstock.comments to {attacker.role}")
     with connect(make_conninfo(source.dsn, user=attacker.role)) as connection:
         assert ddl.install(connection, PREFIX)
         assert ddl.marked(connection, PREFIX, []) == []

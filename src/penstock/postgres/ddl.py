@@ -18,15 +18,6 @@ from penstock.postgres import recorder
 from penstock.postgres.connection import Connection, explain
 
 
-def script(prefix: str, role: str) -> str:
-    """The SQL that installs it all, for whoever may create event triggers, on behalf of the role that runs
-    the pipeline. Markers begin with the prefix."""
-    names = sql.SQL(
-        "grant usage, create on schema penstock to {0};\ngrant select on penstock.comments to {0};\n"
-    )
-    return recorder.script(prefix, role) + names.format(sql.Identifier(role)).as_string(None)
-
-
 def install(connection: Connection, prefix: str, *, rehearsal: bool = False) -> bool:
     """Make what is missing, and anew what an earlier version made; a rehearsal leaves nothing of it. False if
     the role may not. Raises `NotReady` where something of a name that we need is somebody else's."""

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from penstock.config import TablesConfig
 from penstock.config.tables import HISTORY, SYSTEM_SCHEMAS, expressions
-from penstock.postgres import ddl
+from penstock.postgres import recorder
 from penstock.postgres.providers import Ways
 from penstock.postgres.script import Script
 
@@ -198,7 +198,7 @@ def source(script: Script, needs: SourceNeeds) -> None:
         )
         if needs.ways.triggers:
             script.note(needs.ways.triggers)
-        script.text(_triggers(needs.marker))
+        script.text(recorder.script(needs.marker, needs.role))
     own_schemas(script, needs.role, needs.schemas)
     if needs.marker is not None:
         _comments(script, needs)
@@ -294,9 +294,3 @@ def _published_by_role(script: Script, needs: SourceNeeds) -> None:
     )
     script.run(_OWNERS.format(role=role))
     script.remark(_OF_SUPERUSERS)
-
-
-def _triggers(marker: str) -> str:
-    """The statements that install the recording of schema changes."""
-    written = getattr(ddl, "script", None)  # until postgres/ddl.py has it
-    return str(written(marker)) if written else "-- a superuser's first run installs it"

@@ -111,8 +111,6 @@ end
 """
 
 _SCRIPT = """
-set search_path = pg_catalog, pg_temp;
-
 do $check$
 declare
     other record;
@@ -228,7 +226,8 @@ _OTHERS = """
 
 
 def script(prefix: str, role: str | None = None) -> str:
-    """For whoever may create event triggers. The schema may be `role`'s, which runs the pipeline."""
+    """The SQL that installs it all, for whoever may create event triggers. Markers begin with the prefix. The
+    schema may be that of `role`, which runs the pipeline."""
     marker = sql.Literal(prefix).as_string(None)
     functions = "".join(
         _FUNCTION.format(name=name, body=body, role=ROLE) for name, body in _bodies(prefix).items()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
+from penstock.model.text import printable
 from penstock.postgres.connection import Connection
 
 SAFE_PATH = "set search_path = pg_catalog, pg_temp"
@@ -73,8 +74,3 @@ class Script:
         tables = self._tables or sql.SQL("select")
         asked = sql.SQL("with chosen as (\n{}\n)\n{}").format(tables, query)
         return [row[0] for row in self._connection.execute(asked)]
-
-
-def printable(text: str) -> str:
-    """In one line, which ends where we end it."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
