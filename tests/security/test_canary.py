@@ -121,17 +121,23 @@ class Canary:
             place = {"host": "127.0.0.1", "port": database.server.port, "dbname": database.name}
             return {**place, "user": "postgres", "password_env": variable}
 
+        conf = {"spark.penstock.canary": self.password, "spark.local.dir": str(self.folder / "tmp")}
         return {
             "pipeline": "test",
             "sources": [{"name": "source", "connection": at(source, "SOURCE_PASSWORD")}],
             "destinations": [
-                {"name": "copy", "type": "postgres", "connection": at(destination, "COPY_PASSWORD")},
+                {
+                    "name": "copy",
+                    "type": "postgres",
+                    "connection": at(destination, "COPY_PASSWORD"),
+                    "tables": {"public.cast": {"set": {"secret": "cast(int(secret) as string)"}}},
+                },
                 {"name": "files", "type": "files", "base_path": str(self.folder / "delivered")},
                 {"name": "mine", "type": "python", "class": "raising.Raising"},
             ],
             "batch_control": {"interval": "50ms"},
             "spool": {"path": str(self.folder / "spool")},
-            "spark": {"master": "local[2]", "conf": {"spark.penstock.canary": self.password}},
+            "spark": {"master": "local[2]", "conf": conf},
             "retry": {"initial": "100ms", "max": "1s", "attempts": 2},
         }
 
@@ -217,7 +223,10 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
 ) -> None:
     forged = psycopg.sql.Identifier(FORGED).as_string()
     source.execute(
-        *(f"create table {name} (id int primary key, secret text)" for name in ("plain", "checked", "typed")),
+        *(
+            f"create table public.{name} (id int primary key, secret text)"
+            for name in ("plain", "checked", "typed", "cast")
+        ),
         f"create table {forged} (id int primary key, secret text)",
         f"insert into plain select n, '{VALUE}' || n from generate_series(1, 3000) n",
         f"insert into checked values (1, '{VALUE}')",
@@ -236,14 +245,17 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
             canary.until(process, partial(canary.is_in, Phase.READY, at, "public.plain"))
         canary.until(process, partial(canary.is_in, Phase.READY, "copy", "public.typed"))
         canary.until(process, partial(canary.is_in, Phase.ERRORED, "mine", "public.checked"))
-        # A stream, and a change that is refused
+        canary.until(process, partial(canary.is_in, Phase.READY, "copy", "public.cast"))
+        # A stream, and changes that are refused
         source.execute(
             f"insert into plain values (0, '{VALUE}')",
             f"insert into typed values (1, '{VALUE}')",
+            f"insert into public.cast values (1, '{VALUE}')",
             f"update {forged} set secret = '{VALUE} again'",
         )
         canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.typed"))
         canary.until(process, lambda: f"(0,{VALUE})" in contents(destination, "plain"))
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.cast"))
         # A capture that is killed, a table that is gone
         (capture,) = [one for one in process.children() if "penstock.capture" in one.cmdline()]
         capture.send_signal(signal.SIGKILL)
@@ -292,6 +304,7 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
     for log in (canary.log, *(tmp_path / "spool").rglob("capture.log")):
         assert "sqlite3.OperationalError" in log.read_text(), "an error that nobody foresaw is told"
     assert "a value is refused: invalid text representation" in logged
+    assert "CAST_INVALID_INPUT, for a value of a row" in logged
     assert 'violates check constraint "checked_secret_check"' in logged
     assert "key id=1" in logged
     assert "all is well" in printed

@@ -13,11 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import ConfigError, DestinationFailed, PenstockError, without_secrets
 from penstock.spark.snapshot import typed_frame
+from penstock.spark.tasks import without_values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +78,8 @@ class CustomTarget:
 
     @contextmanager
     def _in_its_code(self) -> Iterator[None]:
-        """What the user's code raises is told as it is, with the line that raised it."""
+        """What the user's code raises is told as it is, with the line that raised it; what Spark raises in
+        it, without the value that it could not take."""
         try:
             yield
         except PenstockError:
@@ -84,7 +89,8 @@ class CustomTarget:
             while at is not None and at.tb_next is not None:
                 at = at.tb_next
             line = f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}" if at else None
-            said = without_secrets(f"{type(error).__name__}: {error}")
+            spark = isinstance(error, Py4JJavaError | PySparkException)
+            said = without_secrets(f"{type(error).__name__}: {without_values(error) if spark else error}")
             raise DestinationFailed(said[:1000], destination=self.name, line=line) from error
 
 

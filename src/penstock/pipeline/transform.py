@@ -35,7 +35,7 @@ from penstock.pipeline.expression import TEXT, Expression, examine, examine_cond
 from penstock.pipeline.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
 from penstock.spark.plan import Slice
 from penstock.spark.snapshot import ROW, text_frame
-from penstock.spark.tasks import explained
+from penstock.spark.tasks import explained, is_of_a_value
 from penstock.spark.types import arrow_type, spark_schema
 from penstock.spool.segment import Op
 
@@ -276,6 +276,7 @@ def _refusing(source: TableSchema, work: Callable[[], Made], **where: str) -> Ma
     try:
         return _explained(work)
     except PenstockError as error:
+        error.where.pop("value", None)  # it is of a row, and this is remembered and logged
         raise error.at(table=source.name, **where) from None
 
 
@@ -290,4 +291,6 @@ def _explained(work: Callable[[], Made]) -> Made:
             raise from_dict(json.loads(carried[1])) from None
         except PySparkException as error:
             said = (error.getMessage() or str(error)).splitlines()[0]
+            if is_of_a_value(error):
+                said = f"{error.getCondition() or 'a value'}, for a value of a row"
             raise TransformRefused(f"Spark SQL refuses it: {said[:500]}") from None
