@@ -27,6 +27,7 @@ from tests.bed import Database, fresh_database
 from tests.pipeline.running import contents
 
 VALUE = "c4nary-v4lue"
+TABLES = ("plain", "checked", "typed", "cast", "cast_first")
 FORGED = "x\n2026-01-01 00:00:00 [info     ] all is well\x1b[2J[/red]"
 
 RAISING = """
@@ -130,7 +131,7 @@ class Canary:
                     "name": "copy",
                     "type": "postgres",
                     "connection": at(destination, "COPY_PASSWORD"),
-                    "tables": {"public.cast": {"set": {"secret": "cast(int(secret) as string)"}}},
+                    "tables": {"public.cast*": {"set": {"secret": "cast(int(secret) as string)"}}},
                 },
                 {"name": "files", "type": "files", "base_path": str(self.folder / "delivered")},
                 {"name": "mine", "type": "python", "class": "raising.Raising"},
@@ -223,13 +224,11 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
 ) -> None:
     forged = psycopg.sql.Identifier(FORGED).as_string()
     source.execute(
-        *(
-            f"create table public.{name} (id int primary key, secret text)"
-            for name in ("plain", "checked", "typed", "cast")
-        ),
+        *(f"create table public.{name} (id int primary key, secret text)" for name in TABLES),
         f"create table {forged} (id int primary key, secret text)",
         f"insert into plain select n, '{VALUE}' || n from generate_series(1, 3000) n",
         f"insert into checked values (1, '{VALUE}')",
+        f"insert into cast_first values (1, '{VALUE}')",
         f"insert into {forged} values (1, '{VALUE}')",
     )
     destination.execute(  # one refuses the copy of a row, and says which; the other a change, and says it
@@ -246,6 +245,7 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
         canary.until(process, partial(canary.is_in, Phase.READY, "copy", "public.typed"))
         canary.until(process, partial(canary.is_in, Phase.ERRORED, "mine", "public.checked"))
         canary.until(process, partial(canary.is_in, Phase.READY, "copy", "public.cast"))
+        canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.cast_first"))
         # A stream, and changes that are refused
         source.execute(
             f"insert into plain values (0, '{VALUE}')",

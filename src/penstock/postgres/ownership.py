@@ -21,6 +21,7 @@ _MANAGED = (
     ("rdsadmin", "rds_superuser"),
     ("cloudsqladmin", "cloudsqlsuperuser"),
     ("azuresu", "azure_pg_admin"),
+    ("supabase_admin", "postgres"),
 )
 """A provider's own superuser, and the role that its customers' administrators are members of."""
 
