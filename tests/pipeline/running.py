@@ -37,7 +37,7 @@ def configuration(folder: Path, source: Database, *destinations: dict[str, Any],
         "retry": {"initial": "100ms", "max": "1s", "attempts": 5},
     }
     file = folder / "pipeline.yaml"
-    file.write_text(yaml.safe_dump(document | sections))
+    file.write_text(yaml.safe_dump(document | sections, sort_keys=False))
     return file
 
 

@@ -82,7 +82,7 @@ def test_a_wrong_expression_stops_its_table_with_what_spark_says(
 ) -> None:
     source.execute("create table t (id integer primary key)", "create table u (id integer primary key)")
     tables = {"public.t": {"where": "no_such_column > 1"}}
-    file = configuration(tmp_path, source, to_postgres(destination, tables=tables))
+    file = configuration(tmp_path, source, to_postgres(destination, tables=tables, strict=False))
     with running(file, spark) as pipeline:
         pipeline.until_phase(Phase.ERRORED, "public.t")
         pipeline.until_phase(Phase.READY, "public.u")
@@ -244,7 +244,7 @@ def test_names_are_those_of_the_table_however_they_are_written(
         },
         "public.masked": {"set": {"EMAIL": "sha2(email, 256)"}},
     }
-    file = configuration(tmp_path, source, to_postgres(destination, tables=tables))
+    file = configuration(tmp_path, source, to_postgres(destination, tables=tables, strict=False))
     with running(file, spark) as pipeline:
         pipeline.until_phase(Phase.READY, "public.odd", "public.twins")
         source.execute("insert into odd values (3, 'two', 3, 'y', 'you'), (4, '', 7, '', '')")

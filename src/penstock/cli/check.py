@@ -1,7 +1,8 @@
 """`penstock check`: whether everything that a configuration names can be reached and is ready.
 
-Sources and PostgreSQL destinations have checks of their own; the state store and a class of the user's are
-looked at here. Nothing is made on the way: no file, no table, no object of the user's class.
+Sources and PostgreSQL destinations have checks of their own; the rules for a destination's tables, the state
+store and a class of the user's are looked at here. Nothing is made on the way: no file, no table, no object
+of the user's class. Spark is started only where a rule has an expression: nobody else can read one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import typer
 if TYPE_CHECKING:
     from penstock.capture.spec import CaptureSpec
     from penstock.config import Config, DestinationConfig, SourceConfig
-    from penstock.model import Lsn, TableName
+    from penstock.model import Lsn, TableSchema
+    from penstock.pipeline.rules import Finding
     from penstock.postgres.preflight import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
@@ -45,15 +47,22 @@ def check(
 
 
 def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
+    from penstock.model.errors import PenstockError
+    from penstock.pipeline.facts import foreseen
     from penstock.postgres import preflight
 
-    tables: list[TableName] = []
+    tables: list[TableSchema] = []
+    known = True
     for source in config.sources:
         captured, found = _spool(config, source)
         yield ("source", source.name), preflight.run(source, config.spool.path, captured) + found
-        tables += preflight.published(source) if config.destinations else []
+        try:
+            tables += foreseen(source) if config.destinations else []
+        except PenstockError:
+            known = False  # that the source cannot be asked is told by its own checks
     for destination in config.destinations:
-        yield ("destination", destination.name), _destination(config, destination, tables)
+        rules = _rules(config, destination, tables) if known and destination.tables else []
+        yield ("destination", destination.name), _destination(config, destination, tables) + rules
     yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
 
 
@@ -88,7 +97,7 @@ def _found(spec: CaptureSpec) -> Path:
         return spec.spool
 
 
-def _destination(config: Config, destination: DestinationConfig, tables: list[TableName]) -> list[Check]:
+def _destination(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
     from penstock.postgres.preflight.check import failure
 
     match destination.type:
@@ -100,12 +109,50 @@ def _destination(config: Config, destination: DestinationConfig, tables: list[Ta
             from penstock.destinations.postgres import preflight
             from penstock.pipeline.tables import target_of
 
-            return preflight.run(destination, sorted({target_of(destination, table) for table in tables}))
+            return preflight.run(destination, sorted({target_of(destination, t.name) for t in tables}))
         case "python":
             return [_class(destination)]
     return [
         failure("type", f"{destination.type} is not known", "Penstock has files, postgres and python so far")
     ]
+
+
+def _rules(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
+    """Which rule holds for which tables, and what is wrong with it."""
+    from penstock.model.errors import PenstockError
+    from penstock.pipeline.rules import REMEDY, applied, findings, has_expressions
+    from penstock.postgres.preflight.check import failure, ok, some, warning
+
+    found = findings(destination, tables)
+    unknown: list[Check] = []
+    if has_expressions(destination):
+        try:
+            found += _expressions(config, destination, tables)
+        except PenstockError as error:
+            unknown = [failure("rules", f"expressions could not be read: {error.reason}", error.remedy)]
+    checks = [
+        failure("rules", str(finding), REMEDY)
+        if finding.certain and destination.strict
+        else warning("rules", str(finding), REMEDY if finding.certain else "")
+        for finding in found
+    ]
+    holds = "; ".join(
+        f"{glob} → {some(table.name for table in taken)}"
+        for glob, taken in applied(destination, tables).items()
+        if taken
+    )
+    return [*([ok("rules", f"{holds} (the first that matches wins)")] if holds else []), *checks, *unknown]
+
+
+def _expressions(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Finding]:
+    import tempfile
+
+    from penstock.pipeline.analysis import Analysis
+    from penstock.spark.session import session
+
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
+        spark = session("local[1]", config.spark.conf, config.pipeline, Path(folder) / "spark.log")
+        return list(Analysis(spark).findings(destination, tables))
 
 
 def _class(destination: DestinationConfig) -> Check:
@@ -269,6 +316,10 @@ def _as_json(about: About, checks: list[Check]) -> None:
         print(as_json({about[0]: about[1], **asdict(one)}))
 
 
+def _stop(sentence: str) -> str:
+    return "" if sentence.endswith(("?", ".")) else "."
+
+
 def _for_people(about: About, checks: list[Check]) -> None:
     """Plain lines in a pipe; colours on a terminal."""
     from penstock.model.text import printable
@@ -277,5 +328,5 @@ def _for_people(about: About, checks: list[Check]) -> None:
     typer.secho(name if kind == "source" else f"{kind} {name}", bold=True)
     for one in checks:
         outcome = typer.style(f"{one.outcome.value:<8}", fg=COLOURS[one.outcome.value])
-        told = f"{one.name}: {one.detail}" + (f". {one.remedy}" if one.remedy else "")
-        typer.echo(f"  {outcome} {printable(told)}")
+        remedy = f"{_stop(one.detail)} {one.remedy}" if one.remedy else ""
+        typer.echo(f"  {outcome} {printable(f'{one.name}: {one.detail}{remedy}')}")

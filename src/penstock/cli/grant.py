@@ -7,6 +7,7 @@ configuration's own roles; one that cannot be asked gets SQL that asks when it i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.config import Config, DestinationConfig, SourceConfig
     from penstock.config.destinations import FilesOptions
-    from penstock.model import TableName
+    from penstock.model import TableName, TableSchema
     from penstock.postgres.connection import Connection
     from penstock.postgres.script import Script
 
@@ -152,12 +153,15 @@ def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[
 def _destination(config: Config, destination: DestinationConfig, wishes: Wishes) -> str:
     from penstock.config.destinations import PostgresOptions
     from penstock.destinations.postgres import grants
+    from penstock.model.errors import PenstockError
+    from penstock.pipeline.facts import foreseen
     from penstock.pipeline.tables import target_of
-    from penstock.postgres import preflight
 
     options: PostgresOptions = destination.settings(PostgresOptions)
-    tables = [name for source in config.sources for name in preflight.published(source)]
-    targets = sorted({target_of(destination, name) for name in tables})
+    tables: list[TableSchema] = []
+    with suppress(PenstockError):  # a source that cannot be asked has its own part
+        tables = [table for source in config.sources for table in foreseen(source)]
+    targets = sorted({target_of(destination, table.name) for table in tables})
     needs = grants.DestinationNeeds(
         wishes.role or _user(options.conninfo()),
         wishes.ways,

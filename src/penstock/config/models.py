@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,7 +28,7 @@ from pydantic import (
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
 from penstock.config.destinations import OPTIONS, FilesOptions, Options, ReloadOptions
 from penstock.config.quantities import Megabytes, Seconds
-from penstock.config.tables import Pattern, TablesConfig
+from penstock.config.tables import Pattern, TablesConfig, is_for_many
 from penstock.model.errors import ConfigError
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
@@ -148,6 +148,31 @@ class DestinationTable(Section):
     set: dict[str, str] = Field(default={}, description="Spark SQL per column: masks, computed columns")
     drop: tuple[str, ...] = Field(default=(), description="Columns that never leave")
 
+    _for_many: bool = PrivateAttr(False)
+
+    @property
+    def for_many(self) -> bool:
+        """Whether it stands under a glob, and not under the name of one table."""
+        return self._for_many
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The columns whose values do not leave as they are."""
+        return frozenset((*self.drop, *self.set))
+
+    @property
+    def masks(self) -> tuple[object, ...]:
+        """All of it that decides which values leave; nothing true in it: all of them."""
+        return self.where, frozenset(self.set.items()), frozenset(self.drop)
+
+    def on(self, columns: Collection[str]) -> DestinationTable:
+        """What is meant for a table of these columns: a rule for many passes over what one of them lacks."""
+        if not self.for_many:
+            return self
+        drop = tuple(name for name in self.drop if name in columns)
+        computed = {name: said for name, said in self.set.items() if name in columns}
+        return self.model_copy(update={"drop": drop, "set": computed})
+
 
 class DestinationConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -155,7 +180,12 @@ class DestinationConfig(BaseModel):
     name: Name = Field(description="The destination's name")
     type: str = Field(description="`files`, `postgres`, `nats`, `python`, …; it decides on further keys")
     tables: dict[Pattern, DestinationTable] = Field(
-        default={}, description="Per table (glob): how it arrives"
+        default={}, description="Per table (glob): how it arrives; the first entry that matches wins"
+    )
+    strict: bool = Field(
+        default=True,
+        description="Refuse to start with an entry of `tables` that matches no table or names no column; if "
+        "false, warn",
     )
     batch_control: BatchControl | None = Field(
         default=None, description="The destination's own. Default: the pipeline's"
@@ -165,6 +195,8 @@ class DestinationConfig(BaseModel):
 
     @model_validator(mode="after")
     def _check_options(self, info: ValidationInfo) -> DestinationConfig:
+        for glob, rules in self.tables.items():
+            rules._for_many = is_for_many(glob)
         model = OPTIONS.get(self.type)
         if model is not None:
             self._settings = model.model_validate(self.options, context=info.context)

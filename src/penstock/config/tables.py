@@ -122,5 +122,10 @@ def _plain(character: str) -> str:
     return character if character.isalnum() or character == "_" else f"\\{character}"
 
 
+def is_for_many(pattern: str) -> bool:
+    """Whether it is a glob: without one it is the name of a table."""
+    return re.search(r"[*?[]", re.sub(QUOTED, "", pattern)) is not None
+
+
 def _part(pattern: str, name: str) -> bool:
     return literal(pattern) == name if pattern.startswith('"') else fnmatchcase(name, pattern)

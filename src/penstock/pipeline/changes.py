@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.visibility import Visibility
@@ -138,7 +139,10 @@ class Changes:
             detail = evolution.remember(state.detail, schema, facts)
             if self._delivery(state, followed).key != self.tables.delivery(schema, detail).key:
                 return CopyAnew("it has another key")
-        return evolution.follow(followed, schema, state.detail, facts)
+        found = evolution.follow(followed, schema, state.detail, facts)
+        if isinstance(found, SchemaChange) and _passes_a_mask(self.tables.rules(schema.name), found):
+            return CopyAnew("`set` or `drop` hold for other columns than before")
+        return found
 
     def _run(
         self, state: TableState, schema: TableSchema, change: SchemaChange, facts: Facts | None
@@ -168,6 +172,14 @@ class Changes:
 def _holds_unseen(part: Slice, seen: Visibility) -> bool:
     rows = plan.read(replace(part, columns=("xid",), after=None))
     return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
+
+
+def _passes_a_mask(rules: DestinationTable, change: SchemaChange) -> bool:
+    """Whether a column comes under the rules, or leaves them, so that old rows would have other values. A new
+    one that `set` computes has been there all along, unless the rule is for many."""
+    renamed = {name for pair in change.renamed for name in pair}
+    added = {column.name for column, _ in change.added} if rules.for_many else set[str]()
+    return bool(added & rules.set.keys() or renamed & rules.hidden)
 
 
 def _primary_key(state: TableState) -> tuple[str, ...]:

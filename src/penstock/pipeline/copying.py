@@ -130,6 +130,7 @@ class Copier:
             raise explain(error) from None
 
     def _make(self, stream: Stream, state: TableState, found: Facts, snapshot: Snapshot) -> None:
+        stream.tables.keep_masked(state, found.schema.name, found.detail())
         schema = stream.changes.learnt(found)
         streaming_only = stream.feed.source.startup_mode == "streaming_only"
         state = replace(

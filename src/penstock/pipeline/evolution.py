@@ -36,6 +36,8 @@ def follow(
     """From `old`, of which the catalog's facts are `known` (`Facts.detail`), to `new`, with those of now."""
     if _columns(old) == _columns(new):
         return SchemaChange()
+    if _common(old, new) != _common(new, old):  # PostgreSQL keeps them in order: names were given to others
+        return CopyAnew("its columns changed names among each other")
     gone = set(old.column_names) - set(new.column_names)
     come = [column for column in new.columns if column.name not in old.column_names]
     retyped = [c for c in new.columns if c.name in old.column_names and c.type != _type(old, c.name)]
@@ -80,6 +82,10 @@ def replaced(known: Mapping[str, Any], now: Facts) -> list[str]:
     """Columns that were dropped and made again under the same name: the stream cannot show that."""
     numbers: Mapping[str, int] = known["numbers"]
     return [name for name, number in now.numbers.items() if numbers.get(name, number) != number]
+
+
+def _common(one: TableSchema, other: TableSchema) -> list[str]:
+    return [name for name in one.column_names if name in other.column_names]
 
 
 def _columns(schema: TableSchema) -> list[tuple[str, ColumnType]]:

@@ -12,10 +12,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import psycopg
+
 from penstock.capture.schemas import described, schema_of
+from penstock.config import SourceConfig
 from penstock.model import Lsn, TableId, TableSchema
-from penstock.postgres import publication
-from penstock.postgres.connection import Connection
+from penstock.postgres import catalog, publication
+from penstock.postgres.connection import Connection, connect, explain
+from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
 
 
@@ -110,6 +114,33 @@ def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, ls
         bytes=size,
         lsn=lsn,
     )
+
+
+def foreseen(source: SourceConfig) -> list[TableSchema]:
+    """The tables that will be captured, as far as can be told before anything is made at the source."""
+    try:
+        with connect(source.conninfo()) as connection:
+            relations = described(connection, _to_be_published(connection, source))
+            types = TypeCatalog(lambda: connection)
+            return [schema_of(relation, 0, types) for relation in relations]
+    except psycopg.Error as error:
+        raise explain(error) from None
+
+
+def _to_be_published(connection: Connection, source: SourceConfig) -> list[PublishedTable]:
+    found = publication.describe(connection, source.publication_name)
+    if found is None or (source.replication.create_publication and found.ours and not found.all_tables):
+        generated = connection.info.server_version >= 180000
+        return [
+            PublishedTable(
+                table.name,
+                tuple(c.name for c in table.columns if not c.generated or (c.stored and generated)),
+                None,
+            )
+            for table in catalog.captured(catalog.matching(connection, source.tables))
+        ]
+    published = publication.tables(connection, source.publication_name)
+    return [table for table in published if not source.tables.is_ours(table.table)]
 
 
 def wal_position(connection: Connection) -> Lsn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,14 +25,19 @@ from penstock.capture.heartbeat import mark
 from penstock.capture.launch import folder_of
 from penstock.capture.process import Backoff
 from penstock.config import Config
+from penstock.config.models import DestinationConfig
 from penstock.config.tables import matches
 from penstock.destinations.make import make
 from penstock.destinations.protocol import Target
-from penstock.model import Lsn, private
+from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import EngineLost, PenstockError, StateUnreachable
 from penstock.model.phases import Phase
+from penstock.pipeline import rules
+from penstock.pipeline.analysis import Analysis
 from penstock.pipeline.copying import Copier
+from penstock.pipeline.facts import foreseen
 from penstock.pipeline.feed import Feed
+from penstock.pipeline.rules import Finding
 from penstock.pipeline.stream import RELOAD, Stream
 from penstock.pipeline.tables import to_be_copied
 from penstock.postgres.connection import connect
@@ -63,6 +68,8 @@ class Pipeline:
         self._given = spark
         self._log = structlog.get_logger("penstock.pipeline").bind(pipeline=config.pipeline)
         self._feeds: list[Feed] = []
+        self._foreseen: list[TableSchema] = []
+        """The sources' tables, where a destination has rules for tables."""
         self._waiting: list[Lane] = []
         self._streams: list[Stream] = []
         self._kept_house = 0.0
@@ -86,6 +93,7 @@ class Pipeline:
                 return True
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else None
             with self._spark() as spark:
+                self._examine(Analysis(spark).findings)
                 self._deliver(store, spark, targets, until)
             return not any(state.phase is Phase.ERRORED for state in store.tables())
 
@@ -190,20 +198,36 @@ class Pipeline:
             for source in sorted(self.config.sources, key=lambda one: one.name != self.config.pipeline):
                 feed = Feed(self.config, source)
                 self._feeds.append(feed)
-                self._patiently(feed, self.config.retry.attempts if once else None)
+                attempts = self.config.retry.attempts if once else None
+                self._patiently(feed, partial(self._foresee, feed), attempts)
+                if len(self._feeds) == len(
+                    self.config.sources
+                ):  # and nothing is made at the last of them yet
+                    self._examine(rules.findings)
+                self._patiently(feed, partial(feed.start, self.stop), attempts)
             yield
         finally:
             for feed in self._feeds:
                 feed.stop()
 
-    def _patiently(self, feed: Feed, attempts: int | None) -> None:
+    def _foresee(self, feed: Feed) -> None:
+        if any(destination.tables for destination in self.config.destinations):
+            self._foreseen += foreseen(feed.source)
+
+    def _examine(self, findings: Callable[[DestinationConfig, list[TableSchema]], Iterable[Finding]]) -> None:
+        """Refuse rules that do nothing; where they are not to be refused, tell of them."""
+        for destination in self.config.destinations if not self.stop.is_set() else ():
+            for finding in rules.refuse(destination, findings(destination, self._foreseen)):
+                self._log.warning("rule", destination=destination.name, why=str(finding))
+
+    def _patiently(self, feed: Feed, work: Callable[[], None], attempts: int | None) -> None:
         """A source that is not there yet is waited for: servers start together. `once` has an end."""
         backoff = Backoff(self.config.retry.initial, self.config.retry.max)
         for attempt in count():
             if self.stop.is_set():
                 break
             try:
-                feed.start(self.stop)
+                work()
                 break
             except PenstockError as error:
                 if not error.retry or attempt == attempts:

@@ -201,7 +201,7 @@ class Stream:
         try:
             found = self.changes.of(state, parts, start)
             if not isinstance(found, CopyAnew):
-                return self._transformed(found[0]), found[1]
+                return self._transformed(state, *found), found[1]
             self.copy_anew(state, found.why)
         except PenstockError as error:
             if error.policy.scope != "table":
@@ -217,7 +217,9 @@ class Stream:
         self.target.expect(self.feed.name, {state.key.table: state.name})
         self.tables.copy_anew(state, why)
 
-    def _transformed(self, changes: TableChanges) -> TableChanges:
+    def _transformed(self, state: TableState, changes: TableChanges, after: TableState) -> TableChanges:
+        for run in changes.runs:
+            self.tables.keep_masked(state, run.delivery.table.name, after.detail)
         return self.transforms.changes(self.tables.rules(changes.delivery.table.name), changes)
 
     def _advance(self, position: Lsn, complete: datetime | None, rows: int) -> None:
@@ -287,7 +289,9 @@ class Stream:
         assert state.copy is not None
         self._guard(
             state,
-            lambda: self.target.hand_over(state.copy or "", self._transformed(waiting), reached),
+            lambda: self.target.hand_over(
+                state.copy or "", self._transformed(state, waiting, after), reached
+            ),
             after,
         )
 
@@ -304,7 +308,12 @@ class Stream:
             self.copy_anew(state, changes.why)
             return
         waiting, after = changes
-        self._guard(state, lambda: self.target.catch_up(self._transformed(waiting), reached), after)
+        self._catch_up(state, waiting, after, reached)
+
+    def _catch_up(self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn) -> None:
+        self._guard(
+            state, lambda: self.target.catch_up(self._transformed(state, changes, after), reached), after
+        )
 
     def _guard(self, state: TableState, work: Callable[[], None], after: TableState) -> None:
         """Do something for one table: what goes wrong is that table's, unless it is the destination's."""
@@ -330,7 +339,7 @@ class Stream:
             self.copy_anew(state, found.why)
             return
         changes, after = found
-        self._guard(state, lambda: self.target.catch_up(self._transformed(changes), reached), after)
+        self._catch_up(state, changes, after, reached)
 
     # Tables that come and go
 

@@ -16,16 +16,14 @@ from typing import Any
 import structlog
 
 from penstock.config.models import DestinationConfig, DestinationTable
-from penstock.config.tables import matches
 from penstock.destinations.protocol import Delivery, Kind
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import Facts
+from penstock.pipeline.rules import escaped, moved, rules_of
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
-
-AS_IS = DestinationTable()
 
 
 class Tables:
@@ -126,6 +124,20 @@ class Tables:
 
     # How they arrive
 
+    def keep_masked(self, state: TableState, name: TableName, detail: Mapping[str, Any]) -> None:
+        """Raise what keeps a table from being delivered under this name and with these columns, because a
+        rule held for it until now that does not any more."""
+        known = state.detail.get("numbers", {})
+        rules, others = self.rules(state.name), self.rules(name)
+        error = escaped(rules, others, known, detail.get("numbers", known))
+        left = moved(rules, others, state.name, known or rules.hidden)
+        if left is not None and not self._config.strict:
+            self._log.warning("table left its rules", table=str(name), why=left.reason)
+        elif error is None:
+            error = left
+        if error is not None:
+            raise error.at(table=name)
+
     def rules(self, name: TableName) -> DestinationTable:
         return rules_of(self._config, name)
 
@@ -143,13 +155,10 @@ class Tables:
 
 
 def to_be_copied(state: TableState) -> TableState:
-    """Whatever became of it so far: from the beginning."""
-    return replace(state, phase=Phase.INIT, error=None, detail={"fresh": False})
-
-
-def rules_of(destination: DestinationConfig, name: TableName) -> DestinationTable:
-    """The first entry of `destinations[].tables` that the table matches."""
-    return next((rule for glob, rule in destination.tables.items() if matches(glob, name)), AS_IS)
+    """Whatever became of it so far: from the beginning. Which column was which is still known, so that none
+    escapes its mask by a new name."""
+    known = {key: value for key, value in state.detail.items() if key == "numbers"}
+    return replace(state, phase=Phase.INIT, error=None, detail={"fresh": False, **known})
 
 
 def target_of(destination: DestinationConfig, name: TableName) -> TableName:

@@ -12,15 +12,15 @@ from pathlib import Path
 import psycopg
 
 from penstock.config import SourceConfig
-from penstock.model import Lsn, TableName
+from penstock.model import Lsn
 from penstock.model.errors import PenstockError
-from penstock.postgres import catalog, publication
+from penstock.postgres import catalog
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.preflight import disk, replication, server, tables
 from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, where
 from penstock.postgres.preflight.tls import tls
 
-__all__ = ["Check", "Outcome", "Situation", "published", "run"]
+__all__ = ["Check", "Outcome", "Situation", "run"]
 
 CHECKS = (*server.CHECKS, *tables.CHECKS, *replication.CHECKS, *disk.CHECKS)
 
@@ -50,18 +50,6 @@ def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[
         return [failure("connection", error.reason, error.remedy)]
     except psycopg.Error as error:
         return [failure("connection", explain(error).reason, "")]
-
-
-def published(source: SourceConfig) -> list[TableName]:
-    """The tables that are delivered, as far as can be found out."""
-    try:
-        with connect(source.conninfo()) as connection:
-            made = publication.describe(connection, source.publication_name)
-            if made is not None and not source.replication.create_publication:
-                return [table.table for table in publication.tables(connection, made.name)]
-            return [table.name for table in catalog.captured(catalog.matching(connection, source.tables))]
-    except (PenstockError, psycopg.Error):
-        return []  # that the source cannot be asked is told by its own checks
 
 
 def _replication_connection(source: SourceConfig) -> list[Check | None]:
