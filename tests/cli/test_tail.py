@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -106,3 +107,34 @@ def test_an_unreachable_server_is_said_in_one_line(tmp_path: Path) -> None:
     assert (code, lines, complained) == (1, [], "")
     assert tail.said.startswith("error: ")
     assert "hush" not in tail.said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["publication", "folder", "following"])
+def test_a_signal_ends_it_as_ctrl_c_does_also_while_it_starts(
+    database: Database, config: Path, tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    """What it made is gone: the publication, the slot, the folder, the process that captured."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    child = subprocess.Popen(
+        [*TAIL, str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    assert child.stderr is not None
+    if moment == "publication":
+        eventually(lambda: database.query("select 1 from pg_publication"))
+    elif moment == "folder":
+        eventually(lambda: list(temporary.glob("penstock-tail-*/*")))
+    else:
+        assert "temporary slot" in child.stderr.readline()
+    child.send_signal(number)
+    child.send_signal(number)  # an impatient init system does not keep it from clearing up
+    _, complained = child.communicate(timeout=60)
+    assert (child.returncode, complained) == (128 + number, "")
+    assert database.query("select pubname from pg_publication") == []
+    assert list(temporary.glob("penstock-tail-*")) == []
+    eventually(lambda: not left_behind(database))

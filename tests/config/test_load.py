@@ -190,7 +190,7 @@ retries: {}
         ("pipeline: x\n\tsources: 1", "shop.yml:2: expected YAML: found character '\\t'"),
         ("pipeline: !!python/object:x y", "shop.yml:1: expected YAML: could not determine a constructor"),
         ("pipeline: x\x00", "shop.yml:1: expected YAML"),
-        (SMALLEST + "spool: &a\n  path: *a", "shop.yml:7: spool.path: expected a path"),
+        (SMALLEST + "spool: &a\n  path: *a", "shop.yml:7: expected YAML: an alias to something"),
         (SMALLEST + "pipeline: y\n", "shop.yml:6: pipeline: expected once, it stands here a second time"),
         (SMALLEST.replace("shop\n", "no\n", 1), "shop.yml:2: pipeline: expected a valid string, found False"),
         (SMALLEST + "spool:\n", "shop.yml:6: spool: expected keys below it"),

@@ -100,10 +100,11 @@ def temporary_publication(source: SourceConfig) -> Iterator[str]:
         if publication.describe(connection, source.publication_name):
             yield source.publication_name
             return
-        name = f"penstock_tail_{time.time_ns()}"
         tables = [table.name for table in catalog.tables(connection, source.tables)]
-        publication.ensure(connection, name, tables, create=True)
-    try:
+    name = f"penstock_tail_{time.time_ns()}"
+    try:  # from here on: it may be there although we were interrupted while we made it
+        with connect(source.conninfo()) as connection:
+            publication.ensure(connection, name, tables, create=True)
         yield name
     finally:
         with connect(source.conninfo()) as connection:

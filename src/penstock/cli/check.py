@@ -98,8 +98,6 @@ def _found(spec: CaptureSpec) -> Path:
 
 
 def _destination(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
-    from penstock.postgres.preflight.check import failure
-
     match destination.type:
         case "files":
             from penstock.destinations.files import preflight as files
@@ -110,11 +108,8 @@ def _destination(config: Config, destination: DestinationConfig, tables: list[Ta
             from penstock.pipeline.tables import target_of
 
             return preflight.run(destination, sorted({target_of(destination, t.name) for t in tables}))
-        case "python":
+        case _:
             return [_class(destination)]
-    return [
-        failure("type", f"{destination.type} is not known", "Penstock has files, postgres and python so far")
-    ]
 
 
 def _rules(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:

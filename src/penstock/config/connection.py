@@ -6,8 +6,10 @@ configuration is read, so that a missing one is an error of the configuration, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +30,8 @@ from pydantic_core import PydanticCustomError
 
 KEYWORDS = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
 SECRETS = frozenset(name for name, option in KEYWORDS.items() if option.dispchar == b"*")
+COUNTS = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+_INT = 2**31 - 1
 OURS = {"replication", "client_encoding"}
 
 
@@ -44,6 +48,13 @@ def secret_from(info: ValidationInfo, variable: str, key: str) -> str:
         raise wrong(f"expected the environment variable {variable} to be set", key)
     context.get("secret", set()).add(variable)
     return environ[variable]
+
+
+def _is_count(given: object) -> bool:
+    """What libpq takes for one; otherwise it would say so only when it connects."""
+    if isinstance(given, bool) or not isinstance(given, int | str):
+        return False
+    return bool(re.fullmatch(r"\d{1,10}", str(given).strip())) and int(given) <= _INT
 
 
 def _ports(given: str) -> str:
@@ -77,8 +88,12 @@ class ConnectionConfig(BaseModel):
                 near = get_close_matches(str(key), [*KEYWORDS, *cls.model_fields, "database", "username"], 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise wrong(f"expected a keyword of libpq, or password_env, password_file{hint}", str(key))
-            if isinstance(value, dict | list):
+            if isinstance(value, dict | list) or (isinstance(value, float) and not isfinite(value)):
                 raise wrong("expected one value", key)
+            if key == "port" and isinstance(value, bool):
+                raise wrong("expected a port number", key)
+            if key in COUNTS and not _is_count(value):
+                raise wrong(f"expected a whole number from 0 to {_INT}", key)
         for field, alias in (("user", "username"), ("dbname", "database")):
             if field in given and alias in given:
                 raise wrong(f"expected either {alias} or {field}: they are the same", field)

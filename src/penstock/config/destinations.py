@@ -1,7 +1,7 @@
 """What a destination takes besides the keys that all have: a model for each type.
 
 They are checked while the configuration is read, so that a mistake is told with its line. A type without a
-model here checks its keys itself.
+model here does not exist.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
+from penstock.config.quantities import Number, Whole
 from penstock.model.credentials import StoreKeys
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -127,9 +128,9 @@ class PythonOptions(Options):
 
 class CompressionOptions(Options):
     algorithm: Literal["gzip", "zstd", "none"] = Field(default="gzip", description="How files are compressed")
-    level: int = Field(default=6, description="Of changes: 1 to 9, for zstd to 19")
-    full_level: int | None = Field(
-        default=None, description="Of full copies. Default: 9 with gzip, otherwise `level`"
+    level: Whole = Field(default=6, description="Of changes: 1 to 9, for zstd to 19")
+    full_level: Whole | None = Field(
+        default=None, ge=1, description="Of full copies. Default: 9 with gzip, otherwise `level`"
     )
 
     @property
@@ -149,9 +150,10 @@ class RegistryOptions(Options):
         default="cdc_registry", alias="schema", description="Schema of the registry, in the source's database"
     )
     enabled: bool = Field(default=True, description="If false, files are written and not registered")
-    cleanup_after_days: float = Field(
+    cleanup_after_days: Number = Field(
         default=7,
         ge=0,
+        le=36_500,
         description="Days after which files and their entries go, once every consumer is past them; 0: never",
     )
 
@@ -164,7 +166,9 @@ class ReloadOptions(Options):
         "copy has not are written; `discard`: the same, without a look at the others; `validate`: all are "
         "counted, and the counts reported",
     )
-    max_concurrent: int = Field(default=2, gt=0, description="Tables reloaded at once; others wait")
+    max_concurrent: Whole = Field(
+        default=2, gt=0, le=1000, description="Tables reloaded at once; others wait"
+    )
 
 
 class CredentialsOptions(Options):

@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from penstock.config.document import safe_load
 from penstock.config.models import Config
 from penstock.model.errors import ConfigError
 
@@ -60,7 +61,7 @@ def _value(text: str) -> Any:
     if not text.startswith(("[", "{")):
         return text
     try:
-        return yaml.safe_load(text)
+        return safe_load(text)
     except yaml.YAMLError:
         return text  # then it is text that begins so, and its model says what it expected
 

@@ -18,11 +18,15 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.config.document import LARGEST, Loader
 from penstock.config.environment import Path as KeyPath
 from penstock.config.environment import override
 from penstock.config.models import Config
 from penstock.config.reference import Key, keys, option_keys
 from penstock.model.errors import ConfigError, without_secrets
+
+MOST = 100
+"""Mistakes that are told; nobody reads more."""
 
 _SECRET = ("password", "dsn", "url", "secret", "token")
 _SAID = {
@@ -48,8 +52,10 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
         problems = error.errors(include_url=False)
     known = keys(Config)
     said = dict.fromkeys(
-        _problem(problem, places, known | _keys_of_type(problem["loc"], data)) for problem in problems
+        _problem(problem, places, known | _keys_of_type(problem["loc"], data)) for problem in problems[:MOST]
     )
+    if len(problems) > MOST:
+        said[f"and {len(problems) - MOST} more"] = None
     raise ConfigError("\n".join(said))
 
 
@@ -61,13 +67,17 @@ class _Document:
 
 def _read(path: Path) -> _Document:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            read = file.read(LARGEST + 1)
+        text = read.decode()
     except OSError as error:
         raise ConfigError(f"{path}: expected a configuration file: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected text in UTF-8, byte {error.start} is not") from None
+    if len(read) > LARGEST:
+        raise ConfigError(f"{path}: expected a file of at most {LARGEST // 10**6} MB")
     try:
-        loader = yaml.SafeLoader(text)
+        loader = Loader(text)
         root = loader.get_single_node()
         if not isinstance(root, yaml.MappingNode):
             line = root.start_mark.line + 1 if root else 1
@@ -97,23 +107,19 @@ def _children(node: yaml.Node) -> Iterator[tuple[str | int, yaml.Node, yaml.Node
         yield from ((place, value, value) for place, value in enumerate(node.value))
 
 
-def _lines(node: yaml.Node, at: KeyPath, inside: tuple[int, ...] = ()) -> Iterator[tuple[KeyPath, int]]:
-    if id(node) in inside:  # an alias to a node that it is in
-        return
+def _lines(node: yaml.Node, at: KeyPath) -> Iterator[tuple[KeyPath, int]]:
     for key, mark, value in _children(node):
         yield (*at, key), mark.start_mark.line + 1
-        yield from _lines(value, (*at, key), (*inside, id(node)))
+        yield from _lines(value, (*at, key))
 
 
-def _doubled(node: yaml.Node, inside: tuple[int, ...] = ()) -> Iterator[yaml.Node]:
-    if id(node) in inside:
-        return
+def _doubled(node: yaml.Node) -> Iterator[yaml.Node]:
     seen: set[str | int] = set()
     for key, mark, value in _children(node):
         if isinstance(key, str) and key in seen and key != "<<":
             yield mark
         seen.add(key)
-        yield from _doubled(value, (*inside, id(node)))
+        yield from _doubled(value)
 
 
 def _problem(problem: ErrorDetails, places: Mapping[KeyPath, str], known: Mapping[KeyPath, Key]) -> str:
@@ -148,6 +154,8 @@ def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> s
     secret = any(word in str(part) for part in at for word in _SECRET)
     if secret or "at" in problem.get("ctx", {}) or isinstance(given, dict | list | tuple):
         return said
+    if isinstance(given, int) and given.bit_length() > 100:
+        return f"{said}, found a number of some {given.bit_length() * 3 // 10} digits"
     return f"{said}, found {without_secrets(repr(given))[:60]}"
 
 

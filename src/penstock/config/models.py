@@ -10,6 +10,7 @@ import builtins
 import hashlib
 import re
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,7 +28,7 @@ from pydantic import (
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
 from penstock.config.destinations import OPTIONS, FilesOptions, Options, ReloadOptions
-from penstock.config.quantities import Megabytes, Seconds
+from penstock.config.quantities import Megabytes, Seconds, Whole
 from penstock.config.tables import Pattern, TablesConfig, is_for_many
 from penstock.model.errors import ConfigError
 
@@ -128,7 +129,9 @@ class SourceConfig(Section):
 
 class BatchControl(Section):
     interval: Seconds = Field(default=1, description="How long a batch gathers at most")
-    max_batch_rows: int = Field(default=1_000_000, gt=0, description="Rows after which a batch ends")
+    max_batch_rows: Whole = Field(
+        default=1_000_000, gt=0, le=1_000_000_000, description="Rows after which a batch ends"
+    )
     max_batch_bytes: Megabytes = Field(
         default=500_000_000,
         alias="max_batch_size_mb",
@@ -178,7 +181,7 @@ class DestinationConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: Name = Field(description="The destination's name")
-    type: str = Field(description="`files`, `postgres`, `nats`, `python`, …; it decides on further keys")
+    type: str = Field(description="`files`, `postgres` or `python`; it decides on further keys")
     tables: dict[Pattern, DestinationTable] = Field(
         default={}, description="Per table (glob): how it arrives; the first entry that matches wins"
     )
@@ -198,8 +201,11 @@ class DestinationConfig(BaseModel):
         for glob, rules in self.tables.items():
             rules._for_many = is_for_many(glob)
         model = OPTIONS.get(self.type)
-        if model is not None:
-            self._settings = model.model_validate(self.options, context=info.context)
+        if model is None:
+            near = get_close_matches(self.type.lower(), OPTIONS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise wrong(f"expected one of {', '.join(OPTIONS)}, found {self.type[:60]!r}{hint}", "type")
+        self._settings = model.model_validate(self.options, context=info.context)
         return self
 
     @property
@@ -219,15 +225,16 @@ class DestinationConfig(BaseModel):
 
 
 class CopyConfig(Section):
-    workers: int = Field(default=4, gt=0, description="Tables copied at once, smallest first")
+    workers: Whole = Field(default=4, gt=0, le=1000, description="Tables copied at once, smallest first")
     partition_bytes: Megabytes = Field(
         default=64_000_000,
         alias="partition_mb",
         description="Size of the part of a table that one task copies",
     )
-    batch_rows: int = Field(
+    batch_rows: Whole = Field(
         default=10_000,
         gt=0,
+        le=10_000_000,
         description="Rows that a copy reads before it writes them; fewer (120 kB) where they are long",
     )
 
@@ -266,7 +273,7 @@ class SparkConfig(Section):
 
 class MonitoringConfig(Section):
     host: str = Field(default="127.0.0.1", description="Address that the HTTP server listens on")
-    port: int = Field(default=8080, ge=0, le=65535, description="Its port; 0: any free one")
+    port: Whole = Field(default=8080, ge=0, le=65535, description="Its port; 0: any free one")
     token_env: str | None = Field(
         default=None, description="Environment variable that holds the bearer token"
     )
@@ -287,7 +294,9 @@ class MonitoringConfig(Section):
 class RetryConfig(Section):
     initial: Seconds = Field(default=1, description="Pause before the first retry; it doubles")
     max: Seconds = Field(default=60, description="Longest pause")
-    attempts: int = Field(default=5, ge=0, description="Retries before a table is left `errored`")
+    attempts: Whole = Field(
+        default=5, ge=0, le=1_000_000, description="Retries before a table is left `errored`"
+    )
 
 
 class Config(Section):

@@ -1,13 +1,15 @@
 """Sizes and durations as people write them: `500MB`, `64 MiB`, `5m`, `200ms`.
 
 A plain number has the unit that the key implies: seconds for a duration, megabytes where the key ends in
-`_mb`. What a program reads is always plain: seconds as a float, bytes as an int.
+`_mb`. What a program reads is always plain: seconds as a float, bytes as an int. Every number has a limit:
+what is beyond it is a slip of the pen, and would end in an error that nobody understands.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -23,21 +25,50 @@ BYTES: Mapping[str, float] = {
 }  # fmt: skip
 
 
-def _quantity(units: Mapping[str, float], plain: str, expected: str) -> Callable[[object], float]:
+LONGEST = 30 * 86400.0
+LARGEST = 10.0**12
+
+
+def _quantity(
+    units: Mapping[str, float], plain: str, most: float, expected: str
+) -> Callable[[object], float]:
     def read(given: object) -> float:
-        if isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:
-            return given * units[plain]
         found = _WRITTEN.fullmatch(given) if isinstance(given, str) else None
-        unit = found and units.get(found[2].lower() or plain)
-        if not found or not unit:
+        unit = units.get(found[2].lower() or plain) if found else None
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            amount, unit = given, units[plain]
+        elif found and unit:
+            amount = float(found[1])
+        else:
             raise ValueError(f"expected {expected}")
-        return float(found[1]) * unit
+        if not 0 <= amount <= most / unit:  # nor what is no number
+            raise ValueError(f"expected {expected}, from 0 to {LIMITS[most]}")
+        return amount * unit
 
     return read
 
 
+def _whole(given: object) -> object:
+    """YAML reads `yes` and `on` as true, and Python takes that for 1."""
+    unfit = isinstance(given, float) and not given.is_integer()
+    if isinstance(given, bool) or unfit or (isinstance(given, str) and len(given) > 30):
+        raise ValueError("expected a whole number")
+    return given
+
+
+def _number(given: object) -> object:
+    if isinstance(given, bool) or (isinstance(given, float) and not isfinite(given)):
+        raise ValueError("expected a number")
+    return given
+
+
+LIMITS = {LONGEST: "30d", LARGEST: "1TB"}
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+"""A number of things; its field says how many at most."""
+Number = Annotated[float, BeforeValidator(_number)]
 Seconds = Annotated[
-    float, BeforeValidator(_quantity(SECONDS, "s", "a duration such as 200ms, 10s, 5m or 1h"))
+    float, BeforeValidator(_quantity(SECONDS, "s", LONGEST, "a duration such as 200ms, 10s, 5m or 1h"))
 ]
 Megabytes = Annotated[
     int,
@@ -46,4 +77,4 @@ Megabytes = Annotated[
 ]
 """Bytes, where a plain number means megabytes."""
 
-_megabytes = _quantity(BYTES, "mb", "a size such as 500MB or 64 MiB")
+_megabytes = _quantity(BYTES, "mb", LARGEST, "a size such as 500MB or 64 MiB")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.protocol import Target
-from penstock.model.errors import ConfigError
 
 
 def make(config: Config, destination: DestinationConfig) -> Target:
@@ -19,12 +18,8 @@ def make(config: Config, destination: DestinationConfig) -> Target:
             from penstock.destinations.postgres.target import PostgresTarget
 
             return PostgresTarget(config.pipeline, destination, sources)
-        case "python":
+        case _:
             from penstock.destinations import custom
 
             given = destination.options
             return custom.load(destination.name, given.get("class", ""), given.get("options", {}))
-    raise ConfigError(
-        f"destination {destination.name} is of type {destination.type}",
-        remedy="Penstock has files, postgres and python so far",
-    )

@@ -1,0 +1,179 @@
+"""Input that no operator means: it is refused at once, with its place and what was expected."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.config import load
+from penstock.model.errors import ConfigError
+
+SMALLEST = "pipeline: shop\nsources: [{name: eu, dsn: 'postgresql://cdc@db/shop'}]\n"
+FILES = SMALLEST + "destinations:\n- {name: f, type: files, base_path: x, "
+
+
+def refused(folder: Path, text: str | bytes, environ: dict[str, str] | None = None) -> str:
+    file = folder / "shop.yml"
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    begun = time.monotonic()
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ or {})
+    assert time.monotonic() - begun < 10  # not a claim of speed: a bomb would take hours
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+NUMBERS = {
+    "batch_control": {
+        "interval": "from 0 to 30d",
+        "max_batch_rows": "less than or equal to 1000000000",
+        "max_batch_size_mb": "from 0 to 1TB",
+    },
+    "copy": {
+        "workers": "less than or equal to 1000",
+        "partition_mb": "from 0 to 1TB",
+        "batch_rows": "less than or equal to 10000000",
+    },
+    "monitoring": {"port": "less than or equal to 65535"},
+    "retry": {
+        "initial": "from 0 to 30d",
+        "max": "from 0 to 30d",
+        "attempts": "less than or equal to 1000000",
+    },
+}
+
+
+@pytest.mark.parametrize(("section", "key"), [(s, key) for s, keys in NUMBERS.items() for key in keys])
+def test_every_number_has_its_limits(tmp_path: Path, section: str, key: str) -> None:
+    for written in ("yes", "no", ".inf", "-.inf", ".nan", "-1", "1.5x", "[1]", "2024-01-01", "''"):
+        said = refused(tmp_path, SMALLEST + f"{section}: {{{key}: {written}}}\n")
+        assert said.startswith(f"shop.yml:3: {section}.{key}: expected "), (written, said)
+    for written in (str(10**24), "9" * 400, "0x" + "f" * 9000, "1e300"):
+        said = refused(tmp_path, SMALLEST + f"{section}: {{{key}: {written}}}\n")
+        assert said.startswith(f"shop.yml:3: {section}.{key}: expected "), (written, said)
+    for written in (str(10**24), "9" * 400):
+        assert NUMBERS[section][key] in refused(tmp_path, SMALLEST + f"{section}: {{{key}: {written}}}\n")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *(f"file_registry: {{cleanup_after_days: {number}}}" for number in ("yes", ".inf", ".nan", "1e9")),
+        *(f"reload_coordination: {{max_concurrent: {number}}}" for number in ("yes", "10e23", "1e24")),
+        *(f"compression: {{full_level: {number}}}" for number in ("yes", "0", ".inf", "99")),
+        *(f"compression: {{level: {number}}}" for number in ("yes", "0", ".inf", "99")),
+    ],
+)
+def test_so_has_every_number_of_a_destination(tmp_path: Path, written: str) -> None:
+    assert refused(tmp_path, f"{FILES}{written}}}\n").startswith("shop.yml:4: destinations[0].")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "port: yes",
+        "port: .inf",
+        "connect_timeout: yes",
+        "connect_timeout: .inf",
+        "connect_timeout: 3000000000",
+        "keepalives_idle: -1",
+        "tcp_user_timeout: 10000000000000000000000000",
+    ],
+)
+def test_and_every_one_of_a_connection(tmp_path: Path, written: str) -> None:
+    text = f"pipeline: shop\nsources:\n- name: eu\n  connection: {{host: db, {written}}}\n"
+    key = written.partition(":")[0]
+    assert refused(tmp_path, text).startswith(f"shop.yml:4: sources[0].connection.{key}: expected ")
+
+
+def test_what_is_text_in_the_environment_is_a_number_all_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(FILES + "file_registry: {cleanup_after_days: 0.5}}\n")
+    given = {"MAX_EXPORT_WORKERS": "8", "PENSTOCK_RETRY__ATTEMPTS": "0", "STREAMING_BATCH_INTERVAL": "5"}
+    given["PENSTOCK_DESTINATIONS__0__STRICT"] = "false"
+    config = load(file, given)
+    assert (config.initial_copy.workers, config.retry.attempts, config.batch_control.interval) == (8, 0, 5)
+    assert not config.destinations[0].strict
+    for text in ("yes", "1e24", "inf", "9" * 5000):
+        said = refused(tmp_path, SMALLEST, {"MAX_EXPORT_WORKERS": text})
+        assert said.startswith("environment variable MAX_EXPORT_WORKERS: copy.workers: expected ")
+
+
+def bomb(lines: int, each: int = 9) -> str:
+    """Each line stands for nine times the one before."""
+    first = f"x0: &x0 [{', '.join(['lol'] * each)}]\n"
+    return first + "".join(f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * each)}]\n" for n in range(1, lines))
+
+
+MERGED = "m0: &m0 {a: 1, b: 2}\n" + "".join(
+    f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 9)}]}}\n" for n in range(1, 12)
+)
+CHAINED = "c0: &c0 [x]\n" + "".join(f"c{n}: &c{n} [*c{n - 1}]\n" for n in range(1, 3000))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bomb(12), "shop.yml:7: expected YAML: at most 20000 values"),
+        (MERGED, "shop.yml:7: expected YAML: at most 20000 values"),
+        (CHAINED, "shop.yml:52: expected YAML: at most 50 levels"),
+        ("x: " + "[" * 100_000, "shop.yml:3: expected YAML: at most 50 levels"),
+        ("x: " + "{a: " * 5000 + "1" + "}" * 5000, "shop.yml:3: expected YAML: at most 50 levels"),
+        ("\n".join(f"{' ' * n}a:" for n in range(1200)), "expected YAML: at most 50 levels"),
+        ("spool: &a {path: *a}\n", "shop.yml:3: expected YAML: an alias to something that it is not part of"),
+        ("spool: &a [*a, *a]\n", "shop.yml:3: expected YAML: an alias to something that it is not part of"),
+        ("copy: {workers: " + "9" * 5000 + "}\n", "shop.yml:3: expected YAML: Exceeds the limit"),
+        ("spool: {path: 2024-99-99}\n", "shop.yml:3: expected YAML: month must be in 1..12"),
+        ("spool: {path: 9999-12-31 23:59:59-24:00}\n", "shop.yml:3: "),
+        ("# " + "x" * 1_000_000, "shop.yml: expected a file of at most 1 MB"),
+        ("x: [" + "lol, " * 150_000 + "]", "shop.yml:3: expected YAML: at most 20000 values"),
+    ],
+    ids=range(13),
+)
+def test_a_document_that_costs_more_than_reading_it_is_refused_with_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    found = refused(tmp_path, SMALLEST + text)
+    assert said in found
+    assert found.startswith("shop.yml")
+
+
+def test_a_bomb_in_the_environment_is_refused_as_well(tmp_path: Path) -> None:
+    flow = "{" + bomb(12).strip().replace("\n", ", ") + "}"
+    assert "SPARK__CONF" in refused(tmp_path, SMALLEST, {"PENSTOCK_SPARK__CONF": flow})
+
+
+def test_no_end_of_mistakes_is_told_in_few_lines(tmp_path: Path) -> None:
+    said = refused(tmp_path, SMALLEST + "".join(f"k{n}: 1\n" for n in range(5000))).splitlines()
+    assert len(said) == 101
+    assert said[-1].startswith("and 4900 more")
+
+
+def test_honest_anchors_and_merge_keys_work(tmp_path: Path) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(
+        SMALLEST.replace("[{", "\n- &eu {").replace("'}]", "', connection: &c {sslmode: require}}\n")
+        + "- {<<: *eu, name: us, connection: {<<: *c, host: other}}\n"
+        + "destinations:\n- {name: f, type: files, base_path: x, folder_pattern: &p "
+        "'{source}/{schema}/{table}/{timestamp}', "
+        "tables: {a: &rule {drop: [secret]}, b: *rule, c: {<<: *rule, where: 'true'}}}\n"
+    )
+    config = load(file, {})
+    assert config.source("us").connection is not None
+    assert [rules.drop for rules in config.destinations[0].tables.values()] == [("secret",)] * 3
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("postgresql", "expected one of files, postgres, python, found 'postgresql'; did you mean postgres?"),
+        ("Files", "expected one of files, postgres, python, found 'Files'; did you mean files?"),
+        ("carrier_pigeon", "expected one of files, postgres, python, found 'carrier_pigeon'."),
+    ],
+)
+def test_an_unknown_type_of_destination_is_told_with_its_line(
+    tmp_path: Path, written: str, said: str
+) -> None:
+    text = SMALLEST + f"destinations:\n- name: d\n  type: {written}\n"
+    assert refused(tmp_path, text).strip() == f"shop.yml:5: destinations[0].type: {said}"
