@@ -11,7 +11,14 @@ from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from penstock.embedded.postgres import PostgresServer
-from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady, PenstockError, SlotInUse
+from penstock.model.errors import (
+    AccessDenied,
+    ConnectionFailed,
+    DatabaseMissing,
+    NotReady,
+    PenstockError,
+    SlotInUse,
+)
 from penstock.postgres.connection import connect, explain, replication_conninfo, settle, with_session
 from tests.bed import Database
 
@@ -171,7 +178,7 @@ def test_a_server_that_is_killed_while_it_answers_is_a_lost_connection(own_serve
         (psycopg.errors.CannotConnectNow, ConnectionFailed),
         (psycopg.errors.TooManyConnections, ConnectionFailed),
         (psycopg.errors.InvalidPassword, AccessDenied),
-        (psycopg.errors.InvalidCatalogName, AccessDenied),
+        (psycopg.errors.InvalidCatalogName, DatabaseMissing),
         (psycopg.errors.InsufficientPrivilege, AccessDenied),
         (psycopg.errors.ObjectInUse, SlotInUse),
         (psycopg.errors.ConfigurationLimitExceeded, NotReady),

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import yaml
+from psycopg.conninfo import conninfo_to_dict
 
+import penstock
 from penstock.config import load
-from penstock.model.errors import ConfigError
+from penstock.embedded.postgres import PostgresServer
+from penstock.model.errors import ConfigError, DatabaseMissing
+from penstock.postgres.connection import connect
+from tests.bed import Database, fresh_database
+from tests.pipeline.running import configuration, to_postgres
 
 SMALLEST = "pipeline: shop\nsources: [{name: eu, dsn: 'postgresql://cdc@db/shop'}]\n"
 FILES = SMALLEST + "destinations:\n- {name: f, type: files, base_path: x, "
@@ -177,3 +189,115 @@ def test_an_unknown_type_of_destination_is_told_with_its_line(
 ) -> None:
     text = SMALLEST + f"destinations:\n- name: d\n  type: {written}\n"
     assert refused(tmp_path, text).strip() == f"shop.yml:5: destinations[0].type: {said}"
+
+
+# A read-only installation, and no home
+
+UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+"""For root, what everybody else has anyway: permissions hold."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The package where nothing can be written."""
+    place = tmp_path / "installed"
+    shutil.copytree(
+        Path(penstock.__file__).parent, place / "penstock", ignore=shutil.ignore_patterns("__py*")
+    )
+    (place / "tiny.py").write_text(
+        "from penstock.model.compiled import kernel\n@kernel\ndef twice(n):\n    return 2 * n\n"
+    )
+    for path in (place, *place.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    return place
+
+
+def as_stranger(installed: Path, *arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run Python as a user without rights or a home."""
+    return subprocess.run(
+        [*UNPRIVILEGED, sys.executable, *arguments],
+        env={
+            "PATH": os.environ["PATH"],
+            "HOME": str(installed / "no" / "home"),
+            "PYTHONPATH": str(installed),
+            "TMPDIR": str(temporary),
+        },
+        cwd=temporary,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_what_is_compiled_is_kept_where_it_can_be(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    done = as_stranger(installed, "-c", "import tiny; print(tiny.twice(21))", temporary=tmp_path / "tmp")
+    assert (done.stdout, done.stderr) == ("42\n", "")
+    kept = tmp_path / "tmp" / f"penstock-{os.geteuid()}"
+    assert list(kept.glob("numba/*/tiny.*.nbi"))
+    assert kept.stat().st_mode & 0o777 == (kept / "numba").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.slow
+def test_a_read_only_installation_without_a_home_runs_a_pipeline(
+    installed: Path, database: Database, server: PostgresServer, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    database.execute("create table t (id int primary key, v text)", "insert into t values (1, 'one')")
+    for there in fresh_database(server):
+        file = configuration(tmp_path, database, to_postgres(there), spool={"path": str(temporary / "spool")})
+        main = "from penstock.cli import main; main()"
+        done = as_stranger(installed, "-c", main, "run", str(file), "--once", temporary=temporary)
+        assert done.returncode == 0, done.stderr
+        assert there.query("select * from t") == [(1, "one")]
+    assert "cannot" not in done.stderr
+    assert list(temporary.glob(f"penstock-{os.geteuid()}/numba/*/*.nbi"))
+
+
+@pytest.mark.parametrize("planted", ["open to all", "a link"])
+def test_nothing_is_run_that_somebody_else_may_have_put_there(
+    installed: Path, tmp_path: Path, planted: str
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    folder, theirs = temporary / f"penstock-{os.geteuid()}", tmp_path / "theirs"
+    theirs.mkdir()
+    if planted == "a link":
+        folder.symlink_to(theirs)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    done = as_stranger(installed, "-c", "import tiny; print(tiny.twice(21))", temporary=temporary)
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert "is not ours alone" in done.stderr
+    assert "NUMBA_CACHE_DIR" in done.stderr
+    assert list(theirs.iterdir()) == []
+    assert [path.name for path in folder.iterdir()] == []
+
+
+# A database that is not there
+
+
+def test_a_wrong_name_of_a_database_has_a_remedy_of_its_own(server: PostgresServer, tmp_path: Path) -> None:
+    nowhere = server.dsn("nowhere at all")
+    with pytest.raises(DatabaseMissing) as caught:
+        connect(nowhere)
+    assert not caught.value.retry
+    place = conninfo_to_dict(nowhere)
+    url = f"postgresql://{place['user']}@{place['host']}:{place['port']}/nowhere"
+    document = {
+        "pipeline": "shop",
+        "sources": [{"name": "eu", "dsn": nowhere}],
+        "destinations": [{"name": "d", "type": "postgres", "dsn": nowhere}],
+        "state": {"url": url},
+    }
+    file = tmp_path / "shop.yml"
+    file.write_text(yaml.safe_dump(document))
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", "check", "--json", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    missing = [one for one in told if "does not exist" in one["detail"]]
+    assert [next(iter(one)) for one in missing] == ["source", "destination", "state"], told
+    assert all("not about the password" in one["remedy"] for one in missing), missing

@@ -1,13 +1,25 @@
-"""Functions that Numba compiles, once on a machine, and the arrays that they work on."""
+"""Functions that Numba compiles, once on a machine, and the arrays that they work on.
+
+Numba keeps what it compiled beside the source, or in the user's cache. Where neither can be written (a
+read-only installation, a user without a home) it would refuse to compile at all: then a folder with other
+temporary files takes their place, if it is ours alone, since what is in it is run. Otherwise each process
+compiles anew.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import sys
+import tempfile
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+from numba import config, njit
 
 Bytes = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
@@ -17,4 +29,42 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function) -> Function:
-    return cast(Function, njit(cache=True, nogil=True)(function))
+    try:
+        return _compiled(function, keep=True)
+    except RuntimeError as error:  # Numba has no class of its own for it
+        if "cannot cache function" not in str(error):
+            raise
+    folder = own_folder()
+    if folder is None:
+        return _compiled(function, keep=False)
+    settings = cast(Any, config)
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # for this function: others may not be ours
+    try:
+        return _compiled(function, keep=True)
+    finally:
+        settings.CACHE_DIR = before
+
+
+def _compiled(function: Function, *, keep: bool) -> Function:
+    return cast(Function, njit(cache=keep, nogil=True)(function))
+
+
+@cache
+def own_folder() -> Path | None:
+    """A folder for what is compiled, with other temporary files; None if it cannot be ours alone."""
+    try:
+        base = Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+        folder = base / "numba"
+        for path in (base, folder):
+            path.mkdir(mode=0o700, exist_ok=True)
+            found = path.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise PermissionError(f"{path} is not ours alone")
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        said = (
+            f"compiled functions cannot be kept, so each process compiles them anew, up to a minute: {error}"
+        )
+        print(f"penstock: {said}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
+        return None
+    return folder

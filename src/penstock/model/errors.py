@@ -84,6 +84,10 @@ class AccessDenied(PenstockError):
     """The server refuses this role: wrong password, no such role or database, missing attribute."""
 
 
+class DatabaseMissing(AccessDenied):
+    """The server has no database of this name."""
+
+
 class NotReady(PenstockError):
     """A preflight check failed: the source cannot be captured as it is."""
 
@@ -224,6 +228,11 @@ POLICY: dict[type[PenstockError], Policy] = {
     ),
     AccessDenied: Policy(
         Scope.SOURCE, False, "Check username, password and pg_hba.conf; the role needs LOGIN and REPLICATION"
+    ),
+    DatabaseMissing: Policy(
+        Scope.SOURCE,
+        False,
+        "Check `database` (the end of a `dsn`), host and port, or create it. It is not about the password",
     ),
     NotReady: Policy(Scope.SOURCE, False, "Run `penstock check` and follow its remedies"),
     SlotLost: Policy(

@@ -24,6 +24,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from penstock.model.errors import (
     AccessDenied,
     ConnectionFailed,
+    DatabaseMissing,
     NotReady,
     PenstockError,
     SlotInUse,
@@ -62,6 +63,7 @@ _QUOTE_NOTHING = frozenset({"22001", "22012"})
 
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
+_NO_DATABASE = re.compile(r'database ".*" does not exist', re.IGNORECASE)  # libpq has no SQLSTATE here
 _DENIED_WORDS = re.compile(
     r"authentication failed|no password supplied|password is empty|no pg_hba\.conf entry|pg_hba\.conf rejects"
     r'|(role|database) ".*" does not exist|not permitted to log in|permission denied'
@@ -117,6 +119,8 @@ def explain(error: psycopg.Error) -> PenstockError:
     reason = _sentence(error)
     if _LOST.fullmatch(state):
         return ConnectionFailed(reason)
+    if state == "3D000" or (not state and _NO_DATABASE.search(reason)):
+        return DatabaseMissing(reason)
     if _DENIED.fullmatch(state):
         return AccessDenied(reason)
     if state == "55006":

@@ -58,6 +58,7 @@ _DENIED_WORDS = re.compile(
     r'|(role|database) ".*" does not exist|not permitted to log in|permission denied',
     re.IGNORECASE,
 )
+_MISSING_WORDS = re.compile(r'database ".*" does not exist', re.IGNORECASE)
 _NO_DATABASE = re.compile(r"file is not a database|disk image is malformed")
 
 
@@ -219,6 +220,9 @@ def _explain(error: BaseException | None, place: str) -> PenstockError:
     lines = (line.strip() for line in str(error).splitlines())
     said = without_secrets("; ".join(dict.fromkeys(line for line in lines if line))).rstrip(".")
     state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
+    if state == "3D000" or (isinstance(error, psycopg.Error) and _MISSING_WORDS.search(said)):
+        remedy = "Check the name of the database in `state.url`, or create it. It is not about the password"
+        return StateDenied(f"the state store is not there: {said}", store=place, remedy=remedy)
     if _DENIED.fullmatch(state) or (isinstance(error, psycopg.Error) and _DENIED_WORDS.search(said)):
         return StateDenied(f"the state store refuses us: {said}", store=place)
     if _NO_DATABASE.search(said):
