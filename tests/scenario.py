@@ -30,7 +30,6 @@ from psycopg import sql
 
 from penstock.model import TableName
 from penstock.model.errors import ConnectionFailed
-from penstock.postgres.connection import connect
 from tests.bed import Database
 from tests.checker import SCHEMA_CHANGES
 from tests.writer import EXPECTED, RACES, Writer
@@ -93,7 +92,7 @@ class Workload:
 
     def create(self, publication: str = "scenario", *, via_root: bool = True) -> Workload:
         self._via_root, oids = via_root, []
-        with connect(self.database.dsn) as connection, connection.transaction():
+        with self.database.connect() as connection, connection.transaction():
             connection.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
             connection.execute(_SCRATCH)
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(ODD.schema)))

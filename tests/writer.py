@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import psycopg
 from psycopg import errors, sql
 
-from penstock.postgres.connection import Connection, connect
+from penstock.postgres.connection import Connection
 from tests import values
 from tests.bed import Database
 from tests.checker import SCHEMA_CHANGES
@@ -68,7 +68,7 @@ class Writer:
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        with connect(self._database.dsn) as self._connection:
+        with self._database.connect() as self._connection:
             self._execute("set deadlock_timeout = '50ms'; set lock_timeout = '5s'")
             self._look()
             yield

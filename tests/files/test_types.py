@@ -162,9 +162,9 @@ def test_types_made_from_a_description_are_described_the_same(
     columns = ", ".join(f"c{place} {type}" for place, type in enumerate(values_of_every_type()))
     destination.execute(f"create table every (id int primary key, {columns})")
     assert described(destination, "every")["types"] == types
-    by_name = {one["name"]: one for one in types}
+    by_name = {one["name"].removeprefix("public."): one for one in types}
     assert by_name["mood"] == {
-        "name": "mood",
+        "name": "public.mood",
         "schema": "public",
         "kind": "enum",
         "values": ["sad", "ok", 'so "happy"'],
@@ -172,7 +172,7 @@ def test_types_made_from_a_description_are_described_the_same(
     assert by_name["pair"]["attributes"] == [{"name": "a", "type": "integer"}, {"name": "b", "type": "text"}]
     assert by_name["hstore"]["extension"] == "hstore"
     assert by_name["few"]["type"] == "integer[]"
-    assert (by_name["deeper"]["type"], by_name["positive"]["type"]) == ("positive", "numeric(12,3)")
+    assert (by_name["deeper"]["type"], by_name["positive"]["type"]) == ("public.positive", "numeric(12,3)")
     assert by_name["strict"]["not_null"]
     assert {check["name"] for check in by_name["strict"]["checks"]} == {"is good", "strict_check"}
 
@@ -215,7 +215,7 @@ def test_a_description_has_all_of_a_table(source: Database) -> None:
     }  # fmt: skip
     assert columns["price"] == {"type": "numeric(10,2)", "precision": 10, "scale": 2, "nullable": True}
     assert columns["amount"] == {
-        "type": "money_", "precision": 12, "scale": 3, "nullable": True, "domain_of": "numeric(12,3)"
+        "type": "public.money_", "precision": 12, "scale": 3, "nullable": True, "domain_of": "numeric(12,3)"
     }  # fmt: skip
     assert [columns[name]["length"] for name in ("flags", "varying_flags", "letter")] == [5, 7, 3]
     assert columns["at"] == {
@@ -227,7 +227,7 @@ def test_a_description_has_all_of_a_table(source: Database) -> None:
     assert constraints["pair"] == {
         "type": "foreign_key", "columns": ["a", "b"], "references": "public.parent",
         "referenced_columns": ["a", "b"],
-        "definition": "FOREIGN KEY (a, b) REFERENCES parent(a, b) ON DELETE CASCADE DEFERRABLE",
+        "definition": "FOREIGN KEY (a, b) REFERENCES public.parent(a, b) ON DELETE CASCADE DEFERRABLE",
     }  # fmt: skip
     assert constraints["ordered"] == {"type": "check", "columns": ["a", "b"], "definition": "CHECK ((a < b))"}
     assert constraints["orders_price_check"]["columns"] == ["price"]
@@ -238,4 +238,4 @@ def test_a_description_has_all_of_a_table(source: Database) -> None:
     assert "lower(" in indexes["lower_code"]["definition"]
     assert indexes["price_at"]["columns"] == ["price", "at"]
     assert indexes["price_at"]["unique"]
-    assert [one["name"] for one in found["types"]] == ["money_"]
+    assert [one["name"] for one in found["types"]] == ["public.money_"]

@@ -78,14 +78,21 @@ _COLOURS = ("red", "green", "blue", "black", "ivory")
 _NEXT = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
 
 
+def _enter(connection: Connection) -> None:
+    """The shop is an application: it finds its tables where applications do."""
+    connection.execute("set search_path to public")
+
+
 def create(connection: Connection) -> None:
     """Make the shop's tables."""
+    _enter(connection)
     with connection.transaction():
         connection.execute(_SCHEMA)
 
 
 def seed(connection: Connection, rows: int = 1000, seed: int = 0) -> None:
     """About `rows` rows to begin with: customers and products, one product to four customers."""
+    _enter(connection)
     random = Random(f"seed {seed}")
     products = max(rows // 5, 1)
     with connection.transaction(), connection.cursor() as cursor:
@@ -193,6 +200,7 @@ class Load:
             self._error = error
 
     def _look_around(self, connection: Connection) -> None:
+        _enter(connection)
         self._customers = [id for (id,) in connection.execute("select id from customers order by id")]
         self._products = [id for (id,) in connection.execute("select id from products order by id")]
         self._orders = dict(connection.execute("select id, status from orders order by id").fetchall())
