@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from penstock.capture.heartbeat import mark
 from penstock.capture.launch import folder_of
 from penstock.capture.process import Backoff
-from penstock.config import Config
+from penstock.config import Config, SourceConfig
 from penstock.config.models import DestinationConfig
 from penstock.config.tables import matches
 from penstock.destinations.make import make
@@ -87,14 +87,24 @@ class Pipeline:
             raise EngineLost(f"Spark has ended: {str(error).splitlines()[0]}") from error
 
     def _run(self, once: bool) -> bool:
+        """Rules that do nothing are found before anything is made at a source: a slot keeps WAL there. That
+        takes Spark, where they have expressions."""
         targets = [make(self.config, destination) for destination in self.config.destinations]
-        with self._store() as store, self._sources(once):
+        attempts = self.config.retry.attempts if once else None
+        with ExitStack() as opened:
+            store = opened.enter_context(self._store())
+            self._foresee(attempts)
+            self._examine(rules.findings)
+            spark = None
+            if any(map(rules.has_expressions, self.config.destinations)) and not self.stop.is_set():
+                spark = opened.enter_context(self._spark())
+                self._examine(Analysis(spark).findings)
+            opened.enter_context(self._sources(attempts))
             if self.stop.is_set():
                 return True
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else None
-            with self._spark() as spark:
-                self._examine(Analysis(spark).findings)
-                self._deliver(store, spark, targets, until)
+            spark = spark or opened.enter_context(self._spark())
+            self._deliver(store, spark, targets, until)
             return not any(state.phase is Phase.ERRORED for state in store.tables())
 
     def _deliver(
@@ -191,28 +201,27 @@ class Pipeline:
             yield store
 
     @contextmanager
-    def _sources(self, once: bool) -> Iterator[None]:
+    def _sources(self, attempts: int | None) -> Iterator[None]:
         try:
             # First the one that is called as the pipeline is: an earlier version had its spool in the place
             # of the pipeline's folder.
             for source in sorted(self.config.sources, key=lambda one: one.name != self.config.pipeline):
                 feed = Feed(self.config, source)
                 self._feeds.append(feed)
-                attempts = self.config.retry.attempts if once else None
-                self._patiently(feed, partial(self._foresee, feed), attempts)
-                if len(self._feeds) == len(
-                    self.config.sources
-                ):  # and nothing is made at the last of them yet
-                    self._examine(rules.findings)
-                self._patiently(feed, partial(feed.start, self.stop), attempts)
+                self._patiently(source.name, partial(feed.start, self.stop), attempts)
             yield
         finally:
             for feed in self._feeds:
                 feed.stop()
 
-    def _foresee(self, feed: Feed) -> None:
+    def _foresee(self, attempts: int | None) -> None:
         if any(destination.tables for destination in self.config.destinations):
-            self._foreseen += foreseen(feed.source)
+            for source in self.config.sources:
+                look = partial(self._foresee_source, source)
+                self._patiently(source.name, look, attempts)
+
+    def _foresee_source(self, source: SourceConfig) -> None:
+        self._foreseen += foreseen(source)
 
     def _examine(self, findings: Callable[[DestinationConfig, list[TableSchema]], Iterable[Finding]]) -> None:
         """Refuse rules that do nothing; where they are not to be refused, tell of them."""
@@ -220,7 +229,7 @@ class Pipeline:
             for finding in rules.refuse(destination, findings(destination, self._foreseen)):
                 self._log.warning("rule", destination=destination.name, why=str(finding))
 
-    def _patiently(self, feed: Feed, work: Callable[[], None], attempts: int | None) -> None:
+    def _patiently(self, source: str, work: Callable[[], None], attempts: int | None) -> None:
         """A source that is not there yet is waited for: servers start together. `once` has an end."""
         backoff = Backoff(self.config.retry.initial, self.config.retry.max)
         for attempt in count():
@@ -231,9 +240,9 @@ class Pipeline:
                 break
             except PenstockError as error:
                 if not error.retry or attempt == attempts:
-                    raise error.at(source=feed.name) from None
+                    raise error.at(source=source) from None
                 pause = backoff.pause()
-                self._log.warning("waiting", source=feed.name, error=str(error), again_in=round(pause, 1))
+                self._log.warning("waiting", source=source, error=str(error), again_in=round(pause, 1))
                 self.stop.wait(pause)
 
     @contextmanager
