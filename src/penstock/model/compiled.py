@@ -9,7 +9,6 @@ compiles anew.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from numba import config, njit
+
+from penstock.model import private
 
 Bytes = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]
@@ -52,19 +53,9 @@ def _compiled(function: Function, *, keep: bool) -> Function:
 @cache
 def own_folder() -> Path | None:
     """A folder for what is compiled, with other temporary files; None if it cannot be ours alone."""
-    try:
-        base = Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
-        folder = base / "numba"
-        for path in (base, folder):
-            path.mkdir(mode=0o700, exist_ok=True)
-            found = path.lstat()
-            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                raise PermissionError(f"{path} is not ours alone")
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        said = (
-            f"compiled functions cannot be kept, so each process compiles them anew, up to a minute: {error}"
-        )
-        print(f"penstock: {said}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
-        return None
-    return folder
+    base = Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
+    if private.claim(base) and private.claim(base / "numba"):
+        return base / "numba"
+    said = f"compiled functions cannot be kept in {base}, so each process compiles them anew, up to a minute"
+    print(f"penstock: {said}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
+    return None

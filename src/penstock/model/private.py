@@ -101,6 +101,17 @@ def is_ours_alone(path: Path) -> bool:
     return found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not may_write
 
 
+def claim(path: Path) -> bool:
+    """Make a folder in which programs are kept that we run, if it is missing; whether it is ours alone. One
+    that anybody else could have written to is not tightened: it is too late for that."""
+    try:
+        if not os.path.lexists(path):
+            folder(path)
+        return is_ours_alone(path) and os.access(path, os.W_OK) and folder(path) == path
+    except (OSError, NotPrivate):
+        return False
+
+
 def _way(path: Path) -> Iterator[Path]:
     """Every folder on the way to it, from the root on."""
     path = path.absolute()

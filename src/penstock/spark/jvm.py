@@ -22,13 +22,14 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from penstock.model import private
-from penstock.model.errors import JavaMissing, NotPrivate
+from penstock.model.errors import JavaMissing
 
 OLDEST_JAVA = 17
 NEWEST_JAVA = 25
@@ -67,14 +68,15 @@ def cache_folder() -> Path:
     the folder of temporary files everybody can make one of our name beforehand. One for this process alone
     takes its place.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    for folder in (home / "penstock", Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")):
-        with suppress(OSError, NotPrivate):
-            if not os.path.lexists(folder):
-                private.folder(folder)
-            if private.is_ours_alone(folder) and os.access(folder, os.W_OK):
-                return private.folder(folder)
+    for folder in (*_below_home(), Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")):
+        if private.claim(folder):
+            return folder
     return _of_this_process()
+
+
+def _below_home() -> Iterator[Path]:
+    with suppress(RuntimeError):  # a user without an entry has none
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
 @cache
