@@ -10,7 +10,6 @@ import pytest
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableName
-from penstock.model.errors import NotReady
 from penstock.postgres import catalog
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection, connect
@@ -200,12 +199,19 @@ def test_foreign_tables_are_seen_but_not_captured(database: Database, connection
     assert table(connection, "parted").identified, "as far as its changes are in the WAL"
 
 
-def test_a_table_that_cannot_be_followed_is_refused_by_name(
-    database: Database, connection: Connection
-) -> None:
-    database.execute('create table "No Key" (x int)', "create table keyed (id int primary key)")
-    with pytest.raises(NotReady, match=r"no primary key and no replica identity: public\.No Key\."):
-        catalog.tables(connection, TablesConfig())
+def test_a_table_that_cannot_be_followed_is_left_out(database: Database, connection: Connection) -> None:
+    database.execute(
+        'create table "No Key" (x int)', "create table nothing ()", "create table keyed (id int primary key)"
+    )
+    assert names(catalog.tables(connection, TablesConfig())) == ["public.keyed"]
+    whys = {
+        str(one.name): catalog.unfit(one, TablesConfig())
+        for one in catalog.matching(connection, TablesConfig())
+    }
+    assert "no primary key" in (whys["public.No Key"] or "")
+    assert "no columns" in (whys["public.nothing"] or "")
+    assert whys["public.keyed"] is None
+    assert catalog.unfit(table(connection, "No Key"), TablesConfig(require_primary_key=False)) is None
 
 
 def test_names_of_every_sort(database: Database, connection: Connection) -> None:

@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from penstock.config import load
-from penstock.model.errors import NotReady
+from penstock.model.errors import NotReady, PublicationMissing
 from penstock.pipeline.feed import Feed
 from penstock.postgres import ddl, recorder
 from penstock.postgres.connection import connect
@@ -260,10 +260,11 @@ def test_a_partitions_owner_does_not_speak_for_the_whole_table(
 
 
 def test_a_start_that_fails_leaves_no_trigger_behind(source: Database, tmp_path: Path) -> None:
-    source.execute("create table without_key (id int)")
-    config = load(configuration(tmp_path, source, to_files(tmp_path)))
+    replication = {"publication_name": "nothing", "create_publication": False}
+    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
+    config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
     feed = Feed(config, config.sources[0])
-    with pytest.raises(NotReady, match="no primary key"):
+    with pytest.raises(PublicationMissing):
         feed.start(threading.Event())
     feed.stop()
     assert source.query("select count(*) from pg_event_trigger") == [(0,)]

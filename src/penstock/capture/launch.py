@@ -62,27 +62,29 @@ def folder_of(config: Config) -> Path:
 
 
 def prepare(source: SourceConfig) -> list[str]:
-    """Bring the publication in step with the configured tables; says what was done."""
+    """Bring the publication in step with the configured tables; says what was done, and what was left out."""
     try:
         with connect(source.conninfo()) as connection:
             wait_briefly(connection)
-            ours = source.replication.create_publication
-            tables = catalog.tables(connection, source.tables) if ours else []
-            return _ensure(connection, source, [table.name for table in tables])
+            if not source.replication.create_publication:
+                return _ensure(connection, source, [])
+            return adjust(connection, source)
     except psycopg.Error as error:
         raise explain(error) from None
 
 
 def adjust(connection: Connection, source: SourceConfig) -> list[str]:
-    """The same while a pipeline runs: a new table that cannot be followed must not stop the others, and one
-    that lost its key stays where it is, so that whoever changes it learns of it."""
+    """The same while a pipeline runs. A table that cannot be followed does not stop the others; one that lost
+    its key stays where it is, so that whoever changes it learns of it."""
     if not source.replication.create_publication:
         return []
     found = catalog.captured(catalog.matching(connection, source.tables))
-    if source.tables.require_primary_key and not all(table.identified for table in found):
-        present = {table.table for table in publication.tables(connection, source.publication_name)}
-        found = [table for table in found if table.identified or table.name in present]
-    return _ensure(connection, source, [table.name for table in found])
+    unfit = {table.name: why for table in found if (why := catalog.unfit(table, source.tables))}
+    if unfit:
+        present = publication.tables(connection, source.publication_name)
+        unfit = {name: why for name, why in unfit.items() if name not in {one.table for one in present}}
+    done = _ensure(connection, source, [table.name for table in found if table.name not in unfit])
+    return [*done, *(f"{name} is left out: {why}" for name, why in unfit.items())]
 
 
 def _ensure(connection: Connection, source: SourceConfig, tables: list[TableName]) -> list[str]:

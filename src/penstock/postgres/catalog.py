@@ -16,7 +16,6 @@ from typing import Any
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId, TableName
-from penstock.model.errors import NotReady
 from penstock.postgres.connection import Connection
 
 
@@ -118,15 +117,22 @@ class Table:
 
 
 def tables(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """The tables to capture: what a publication is made of. Refuses those that cannot be followed."""
+    """The tables to capture: what a publication is made of. Those that cannot be followed are left out."""
     found = captured(matching(connection, selection))
-    lacking = [str(table.name) for table in found if not table.identified]
-    if lacking and selection.require_primary_key:
-        raise NotReady(
-            f"no primary key and no replica identity: {', '.join(lacking)}",
-            remedy="Add a primary key, run `alter table … replica identity full`, or exclude them",
+    return [table for table in found if unfit(table, selection) is None]
+
+
+def unfit(table: Table, selection: TablesConfig) -> str | None:
+    """Why a table cannot be followed, if so, and what to do about it. Whoever may create tables may create
+    such a one: it is no reason to refuse the others."""
+    if not table.columns:
+        return "it has no columns. Add one, or exclude it"
+    if not table.identified and selection.require_primary_key:
+        return (
+            "it has no primary key and no replica identity. Add a primary key, run "
+            "`alter table … replica identity full`, or exclude it"
         )
-    return found
+    return None
 
 
 def captured(matched: list[Table]) -> list[Table]:

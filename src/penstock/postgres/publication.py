@@ -90,7 +90,7 @@ def tables(
         """,
         {"name": name, "only": None if only is None else list(only)},
     )
-    return [PublishedTable(TableName(row[0], row[1]), tuple(row[2]), row[3]) for row in rows]
+    return [PublishedTable(TableName(row[0], row[1]), tuple(row[2] or ()), row[3]) for row in rows]
 
 
 def ensure(
