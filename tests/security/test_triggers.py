@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from penstock.config import load
+from penstock.model import TableName
 from penstock.model.errors import NotReady, PublicationMissing
 from penstock.pipeline.feed import Feed
 from penstock.postgres import ddl, recorder
@@ -89,7 +90,7 @@ def test_the_functions_have_no_rights_but_to_record(recorded: Database) -> None:
         ("comments", "SELECT"),
         ("ddl_history", "INSERT"),
     ]
-    for name in ("public.ddl_history", "penstock.comments"):
+    for name in ("public.ddl_history", "penstock.ddl_history", "penstock.comments"):
         (public,) = recorded.query(
             "select has_table_privilege('public', %s, 'select, insert, trigger')", name
         )
@@ -99,7 +100,6 @@ def test_the_functions_have_no_rights_but_to_record(recorded: Database) -> None:
 @pytest.mark.parametrize(
     "made",
     [
-        "create table public.ddl_history (id int, ddl_tag text, comment text)",
         "create schema penstock",
         "create schema penstock; create table penstock.comments (table_id oid primary key, comment text)",
         "create schema penstock; create function penstock.capture_ddl_commands() returns trigger"
@@ -167,6 +167,10 @@ def test_what_an_earlier_version_installed_is_replaced(source: Database, attacke
         assert ddl.install(connection, PREFIX)
     attacker.execute(*attack)
     assert not attacker.caught()
+    assert source.query("select relkind::text from pg_class where oid = 'public.ddl_history'::regclass") == [
+        ("v",)
+    ]
+    assert ("CREATE TABLE",) in source.query("select ddl_tag from public.ddl_history")
 
 
 def test_a_role_that_may_not_replace_it_is_told_that_it_is_there(
@@ -218,6 +222,9 @@ SECRETS = [
     "select run('hush')",
     "/* hush */ create table a6 (id int)",
     "create foreign table ft (id int) server s options (password 'hush')",
+    "alter table ft options (set \"password\" 'hush')",
+    "alter table ft options (add secret_access_key/**/'hush')",
+    "alter table ft alter id options (add passfile 'hush')",
 ]
 
 
@@ -274,7 +281,7 @@ def test_triggers_that_must_be_and_cannot_are_no_reason_for_a_slot(
     source: Database, attacker: Attacker, tmp_path: Path
 ) -> None:
     source.execute("create table t (id int primary key)")
-    attacker.execute("create table public.ddl_history (id int)")
+    attacker.execute("create schema penstock")
     sources = [{"name": "source", "dsn": source.dsn, "ddl_capture": "on"}]
     config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
     feed = Feed(config, config.sources[0])
@@ -286,7 +293,7 @@ def test_triggers_that_must_be_and_cannot_are_no_reason_for_a_slot(
 
 
 def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker, tmp_path: Path) -> None:
-    """With `ddl_capture: auto` the pipeline goes on without; what is in his table is no schema change."""
+    """Ours is elsewhere; what is in his table is no schema change."""
     attacker.execute("create table public.ddl_history (id int primary key, table_id int, comment text)")
     source.execute("create table t (id int primary key)", "create publication p for all tables")
     replication = {"publication_name": "p", "create_publication": False}
@@ -295,8 +302,10 @@ def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker
     feed = Feed(config, config.sources[0])
     try:
         feed.start(threading.Event())
-        assert feed.marker is None
-        assert feed.history is None
+        ((ours,),) = source.query("select 'penstock.ddl_history'::regclass::oid")
+        assert feed.history == ours
+        assert TableName("public", "ddl_history") not in {
+            table.schema.name for table in feed.found.tables.values()
+        }
     finally:
         feed.stop()
-    assert source.query("select count(*) from pg_event_trigger") == [(0,)]

@@ -23,8 +23,7 @@ from penstock.model.errors import PenstockError, from_dict, to_dict
 from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
 
-_LOCK = 0x70656E73
-"""Of two pipelines that start at once, one makes the schema. Also keeps our locks apart from others'."""
+_NAMES = ("streams", "tables", "copies", "copied", "locks", "progress")
 
 _TABLES: LiteralString = """
 create table if not exists penstock.streams (
@@ -74,6 +73,10 @@ create table if not exists penstock.copied (
     primary key (copy, part)
 );
 
+create table if not exists penstock.locks (
+    name text primary key
+);
+
 create or replace view penstock.progress as
     select t.pipeline, t.destination, t.source, t.source_table, t.target,
            coalesce(t.position, s.position) as position,
@@ -112,13 +115,12 @@ class Known:
 
 def create(connection: Connection) -> None:
     """Make what is missing; refuse what is somebody else's."""
-    ownership.check(connection, "penstock", ("streams", "tables", "copies", "copied", "progress"))
-    found = connection.execute("select to_regclass('penstock.progress') is not null").fetchone()
-    if found and found[0]:
-        return
-    connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
-    ownership.make_schema(connection, "penstock")
-    connection.execute(_TABLES)
+    found = connection.execute("select to_regclass('penstock.locks') is not null").fetchone()
+    if found != (True,):
+        ownership.make_schema(connection, "penstock")
+    ownership.check(connection, "penstock", _NAMES)
+    if found != (True,):
+        connection.execute(_TABLES)
 
 
 def lock(connection: Connection, stream: Stream) -> Lsn | None:
@@ -142,9 +144,11 @@ def lock(connection: Connection, stream: Stream) -> Lsn | None:
 
 
 def lock_table(connection: Connection, stream: Stream, table: TableId) -> None:
-    """Nobody else writes the table for this stream before this transaction has ended."""
+    """Nobody else writes the table for this stream before this transaction has ended. A row of our own says
+    so: an advisory lock is anybody's to hold."""
     name = "/".join((*stream.key, str(table)))
-    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, %s))", (name, _LOCK))
+    connection.execute("insert into penstock.locks values (%s) on conflict do nothing", (name,))
+    connection.execute("select from penstock.locks where name = %s for update", (name,))
 
 
 def position(connection: Connection, stream: Stream) -> Lsn | None:

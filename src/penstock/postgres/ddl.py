@@ -1,4 +1,4 @@
-"""Schema changes as rows: an event trigger writes every DDL command into `public.ddl_history`.
+"""Schema changes as rows: an event trigger writes every DDL command into `penstock.ddl_history`.
 
 The stream itself has no DDL; that table is published, so its rows come in the stream at the commands' own
 places. Comments on tables are among them, and with them the markers of reloads; what a comment was before a
@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.model import TableId
-from penstock.model.errors import NotReady
+from penstock.model.errors import NotReady, TableBusy
 from penstock.postgres import recorder
 from penstock.postgres.connection import Connection, explain
 
@@ -25,10 +25,11 @@ def install(connection: Connection, prefix: str, *, rehearsal: bool = False) -> 
         if recorder.is_current(connection, prefix):
             return True
         with connection.transaction(force_rollback=rehearsal):
-            connection.execute("select pg_advisory_xact_lock(hashtext('penstock.ddl_history'))")
             connection.execute(recorder.script(prefix).encode())
     except psycopg.errors.InsufficientPrivilege:
         return False
+    except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateObject, psycopg.errors.DuplicateTable):
+        raise TableBusy("another pipeline installs the event triggers at this moment") from None
     except psycopg.Error as error:
         if error.sqlstate == recorder.REFUSED:
             raise NotReady(
@@ -55,7 +56,7 @@ def remove(connection: Connection) -> bool:
     """Take the triggers away, if there are any, nobody publishes the history any more, and the role may; the
     history itself stays."""
     used = connection.execute(
-        "select from pg_publication_tables where (schemaname, tablename) = ('public', 'ddl_history')"
+        "select from pg_publication_tables where (schemaname, tablename) = ('penstock', 'ddl_history')"
     ).fetchone()
     if used is not None or not is_installed(connection):
         return False

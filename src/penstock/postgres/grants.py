@@ -132,10 +132,10 @@ select format('%I is there%s.', pubname, case when puballtables then ', for all 
 from pg_publication where pubname = {publication}""")
 
 _PUBLISH_HISTORY = sql.SQL("""\
-select format('alter publication %I add table only public.ddl_history', {publication})
+select format('alter publication %I add table only penstock.ddl_history', {publication})
 where exists (select from pg_publication where pubname = {publication}) and not exists (
     select from pg_publication_tables
-    where pubname = {publication} and (schemaname, tablename) = ('public', 'ddl_history'))""")
+    where pubname = {publication} and (schemaname, tablename) = ('penstock', 'ddl_history'))""")
 
 _OWNERS = sql.SQL("""\
 select format('grant %I to %I%s', owner, {role},

@@ -11,11 +11,16 @@ where the provider's own superuser is there, whom no ordinary role can make.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
+import psycopg
 from psycopg import sql
 
 from penstock.model.errors import NotReady
 from penstock.postgres.connection import Connection
+
+_AT_ONCE = (psycopg.errors.DuplicateSchema, psycopg.errors.UniqueViolation)
+"""Somebody else made it at the same moment. (A lock to keep them apart would be anybody's to hold.)"""
 
 _MANAGED = (
     ("rdsadmin", "rds_superuser"),
@@ -47,21 +52,16 @@ def is_trusted(owner: sql.Composable) -> sql.Composed:
 def make_schema(connection: Connection, schema: str) -> None:
     """`if not exists` alone asks for the right to make one that is there already, and fails if somebody else
     makes the same one now."""
-    if _has_schema(connection, schema):
-        return
-    connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"penstock/{schema}",))
-    if not _has_schema(connection, schema):
-        connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
-
-
-def _has_schema(connection: Connection, schema: str) -> bool:
     found = connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone()
-    return found is not None
+    if found is None:
+        with suppress(*_AT_ONCE), connection.transaction():
+            connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
 
 
 def check(connection: Connection, schema: str, tables: Iterable[str]) -> None:
     """Raise `NotReady` if the schema, or one of these tables in it, is somebody else's: who owns a schema can
-    drop what is in it and make another one of that name."""
+    drop what is in it and make another one of that name. To be asked when the schema is there: nobody else
+    makes anything in one that is ours, but before that it may become another's."""
     found = connection.execute(
         sql.SQL(
             """

@@ -2,9 +2,11 @@
 
 They run for every DDL command of every role, so what they run must be nobody's but ours:
 - The functions are `security definer` and belong to a role that can do nothing else (`penstock_recorder`: no
-  login, no attribute, no membership). It may insert into `public.ddl_history` and keep `penstock.comments`.
+  login, no attribute, no membership). It may insert into `penstock.ddl_history` and keep `penstock.comments`.
 - Whatever they name is qualified, operators too, and their search path has `pg_temp` last: where it is not
   named it comes first, and with it the caller's temporary tables and views.
+- What they write to is in a schema of our own: who owns `public` could put his own table there. For people
+  there is a view, `public.ddl_history`.
 - A schema, table, function, trigger or role of these names that is somebody else's is refused.
 - What goes wrong in them is a warning: nobody's command fails for us.
 
@@ -40,7 +42,7 @@ _TEXT = r"""
           and tg_tag operator(pg_catalog.!~) '^(CREATE TABLE AS|SELECT INTO)$'
           and pg_catalog.strpos(pg_catalog.rtrim(pg_catalog.current_query(), E' \n\r\t;'), ';') == 0
           and pg_catalog.current_query() operator(pg_catalog.!~*)
-                  '\$|u&''|password\s*(=|e?'')|://|(passwd|pwd|secret|token)\s*='
+                  '\$|u&''|\moptions\M|password\s*(=|e?'')|://|(passwd|pwd|secret|token)\s*='
          then pg_catalog.current_query() end
 """
 
@@ -81,7 +83,7 @@ begin
                 select of_table, said where pg_catalog.char_length(said) operator(pg_catalog.>) 0;
             end if;
         end if;
-        insert into public.ddl_history (ddl_tag, object_type, schema_name, object_name, object_identity,
+        insert into penstock.ddl_history (ddl_tag, object_type, schema_name, object_name, object_identity,
                                         command_tag, ddl_command, table_id, comment)
         values (tg_tag, command.object_type, command.schema_name,
                 (select relname from pg_catalog.pg_class where oid == command.objid),
@@ -99,7 +101,7 @@ begin
     for gone in select * from pg_catalog.pg_event_trigger_dropped_objects() loop
         continue when not gone.original or gone.is_temporary or not pg_catalog.starts_with(tg_tag, 'DROP ')
             or gone.schema_name == any (array['penstock', 'cdc_registry']);
-        insert into public.ddl_history (ddl_tag, object_type, schema_name, object_name, object_identity,
+        insert into penstock.ddl_history (ddl_tag, object_type, schema_name, object_name, object_identity,
                                         command_tag, ddl_command, table_id)
         values (tg_tag, gone.object_type, gone.schema_name, gone.object_name, gone.object_identity, tg_tag,
                 {text},
@@ -110,40 +112,25 @@ exception when others then
 end
 """
 
+# Nothing is used before it was looked at, and it is looked at when it cannot become another's any more: in a
+# schema that is ours only we make anything. What comes out of `public` is looked at again.
 _SCRIPT = """
-do $check$
-declare
-    other record;
-begin
-    for other in {others} loop
-        raise exception 'the % % belongs to %', other.kind, other.name, other.owner
-            using errcode = '{refused}',
-                  hint = 'If nobody needs it, drop it; if it is of Penstock, give it to a superuser';
-    end loop;
-    if not exists (select from pg_catalog.pg_roles where rolname == '{role}') then
-        begin
-            create role {role} nologin;
-        exception when duplicate_object or unique_violation then
-            null;  -- made for another database at the same moment
-        end;
-    elsif exists (
-        select from pg_catalog.pg_roles r where r.rolname == '{role}'
-          and (r.rolcanlogin or r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication
-               or r.rolbypassrls
-               or exists (select from pg_catalog.pg_auth_members m where m.member == r.oid)
-               or exists (select from pg_catalog.pg_auth_members m
-                          where m.roleid == r.oid and not {trusted_member}))) then
-        raise exception 'the role {role} can do more than to record, or somebody is a member of it'
-            using errcode = '{refused}', hint = 'Drop it, or take that away: it is made anew';
-    end if;
-    if not (select rolsuper from pg_catalog.pg_roles where rolname == current_user) then
-        execute pg_catalog.format('grant {role} to %I', current_user);
-    end if;
-end $check$;
-
 create schema if not exists penstock;
+{check}
+drop event trigger if exists capture_ddl_trigger;
+drop event trigger if exists capture_ddl_drop_trigger;
 
-create table if not exists public.ddl_history (
+do $move$
+begin
+    if pg_catalog.to_regclass('penstock.ddl_history') is null
+       and exists (select from pg_catalog.pg_class c
+                   where c.oid == pg_catalog.to_regclass('public.ddl_history') and c.relkind == 'r'
+                     and {trusted_table}) then
+        alter table public.ddl_history set schema penstock;  -- where an earlier version had it
+    end if;
+end $move$;
+{check}
+create table if not exists penstock.ddl_history (
     id              bigint      generated always as identity primary key,
     event_time      timestamptz not null default pg_catalog.clock_timestamp(),
     ddl_tag         text,
@@ -162,6 +149,27 @@ create table if not exists penstock.comments (
     comment  text not null
 );
 
+do $role$
+begin
+    create role {role} nologin;
+exception when duplicate_object or unique_violation then
+    null;
+end $role$;
+
+do $check$
+begin
+    if {unsafe_role} then
+        raise exception 'the role {role} can do more than to record, or somebody is a member of it'
+            using errcode = '{refused}', hint = 'Drop it, or take that away: it is made anew';
+    end if;
+    if not (select rolsuper from pg_catalog.pg_roles where rolname == current_user) then
+        execute pg_catalog.format('grant {role} to %I', current_user);
+    end if;
+    if pg_catalog.to_regclass('public.ddl_history') is null then
+        create view public.ddl_history as select * from penstock.ddl_history;  -- for people
+    end if;
+end $check$;
+
 insert into penstock.comments (table_id, comment)
 select c.oid, d.description
 from pg_catalog.pg_class c
@@ -171,9 +179,9 @@ where c.relkind == any (array['r', 'p']::pg_catalog."char"[])
   and not pg_catalog.starts_with(d.description, {prefix})
 on conflict do nothing;
 
-revoke all on public.ddl_history, penstock.comments from public;
-grant usage on schema public, penstock to {role};
-grant insert on public.ddl_history to {role};
+revoke all on penstock.ddl_history, penstock.comments from public;
+grant usage on schema penstock to {role};
+grant insert on penstock.ddl_history to {role};
 grant select, insert, delete on penstock.comments to {role};
 
 grant create on schema penstock to {role};
@@ -181,6 +189,29 @@ grant create on schema penstock to {role};
 revoke create on schema penstock from {role};
 
 {triggers}
+"""
+
+_CHECK = """
+do $check$
+declare
+    other record;
+begin
+    for other in {others} loop
+        raise exception 'the % % belongs to %', other.kind, other.name, other.owner
+            using errcode = '{refused}',
+                  hint = 'If nobody needs it, drop it; if it is of Penstock, give it to a superuser';
+    end loop;
+end $check$;
+"""
+
+_UNSAFE_ROLE = """
+    exists (
+        select from pg_catalog.pg_roles r where r.rolname == '{role}'
+          and (r.rolcanlogin or r.rolsuper or r.rolcreaterole or r.rolcreatedb or r.rolreplication
+               or r.rolbypassrls
+               or exists (select from pg_catalog.pg_auth_members m where m.member == r.oid)
+               or exists (select from pg_catalog.pg_auth_members m
+                          where m.roleid == r.oid and not {trusted_member})))
 """
 
 _FUNCTION = """
@@ -192,8 +223,6 @@ revoke all on function penstock.{name}() from public;
 """
 
 _TRIGGERS = """
-drop event trigger if exists capture_ddl_trigger;
-drop event trigger if exists capture_ddl_drop_trigger;
 create event trigger capture_ddl_trigger on ddl_command_end
     execute function penstock.capture_ddl_commands();
 create event trigger capture_ddl_drop_trigger on sql_drop execute function penstock.capture_ddl_drops();
@@ -208,8 +237,8 @@ _OTHERS = """
     union all
     select 'table', pg_catalog.format('%I.%I', n.nspname, c.relname), pg_catalog.pg_get_userbyid(c.relowner)
     from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid == c.relnamespace
-    where (n.nspname == 'public' and c.relname == 'ddl_history'
-           or n.nspname == 'penstock' and c.relname == 'comments') and not {trusted_table}
+    where n.nspname == 'penstock' and c.relname == any (array['ddl_history', 'comments'])
+      and not {trusted_table}
     union all
     select 'function', pg_catalog.format('%I.%I', n.nspname, p.proname),
            pg_catalog.pg_get_userbyid(p.proowner)
@@ -240,14 +269,20 @@ def script(prefix: str, role: str | None = None) -> str:
         trusted_function=_trusted("p.proowner"),
     )
     return _SCRIPT.replace(" == ", _EQUALITY).format(
-        others=others.replace(" == ", _EQUALITY),
+        check=_CHECK.format(others=others.replace(" == ", _EQUALITY), refused=REFUSED),
+        unsafe_role=_unsafe_role(),
+        trusted_table=_trusted("c.relowner"),
         refused=REFUSED,
         role=ROLE,
-        trusted_member=_trusted("m.member"),
         prefix=marker,
         functions=functions,
         triggers=_TRIGGERS,
     )
+
+
+def _unsafe_role() -> str:
+    """SQL: whether the role is more than it should be."""
+    return _UNSAFE_ROLE.replace(" == ", _EQUALITY).format(role=ROLE, trusted_member=_trusted("m.member"))
 
 
 def _bodies(prefix: str) -> dict[str, str]:
@@ -277,7 +312,8 @@ def is_current(connection: Connection, prefix: str) -> bool:
         """,
         (list(bodies), ROLE),
     ).fetchall()
-    return dict(rows) == bodies and is_installed(connection)
+    unsafe = connection.execute(f"select {_unsafe_role()}".encode()).fetchone()
+    return dict(rows) == bodies and unsafe == (False,) and is_installed(connection)
 
 
 def is_installed(connection: Connection) -> bool:
@@ -296,7 +332,7 @@ def is_installed(connection: Connection) -> bool:
         sql.SQL(
             """
             select count(*) from pg_class c join pg_namespace n on n.oid = c.relnamespace
-            where (n.nspname, c.relname) in (('public', 'ddl_history'), ('penstock', 'comments'))
+            where n.nspname = 'penstock' and c.relname in ('ddl_history', 'comments')
               and c.relkind = 'r' and {}
             """
         ).format(is_trusted(sql.SQL("c.relowner")))

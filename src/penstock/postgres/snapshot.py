@@ -243,8 +243,9 @@ def copy_out(
 
 
 def settle(connection: Connection) -> None:
-    """No time limit of the server or the role ends a copy, but waiting for a lock has one; and row-level
-    security is an error rather than fewer rows."""
+    """No time limit of the server or the role ends a copy, but waiting for a lock has one; row-level security
+    is an error rather than fewer rows; and no view is read: who owns a schema can rename it, and another one
+    to its name, past the lock on the table, and a view is a program of its owner's."""
     connection.execute(settings())
 
 
@@ -252,10 +253,12 @@ def settings() -> sql.Composed:
     """Only those that the server knows: transaction_timeout came with 17."""
     return sql.SQL("""
         select set_config(name, case name when 'lock_timeout' then {}
+                                          when 'restrict_nonsystem_relation_kind' then 'view'
                                           when 'row_security' then 'off' else '0' end, false)
         from pg_settings
         where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',
-                       'idle_in_transaction_session_timeout', 'idle_session_timeout')
+                       'idle_in_transaction_session_timeout', 'idle_session_timeout',
+                       'restrict_nonsystem_relation_kind')
     """).format(sql.Literal(LOCK_TIMEOUT))
 
 

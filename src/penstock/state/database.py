@@ -19,7 +19,7 @@ import psycopg
 import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
-from sqlalchemy import URL, Connection, Engine, event, func, select
+from sqlalchemy import URL, Connection, Engine, event, select
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from penstock.config.connection import check_dsn
@@ -38,8 +38,6 @@ from penstock.postgres.connection import settle, with_session
 from penstock.state import tables
 
 _WRITES = "penstock_writes"
-_SET_UP_LOCK = 0x70656E73746F636B
-"""The advisory lock of those who make the tables: the letters of penstock."""
 
 _SETTINGS = {
     "fallback_application_name": "penstock",
@@ -110,16 +108,22 @@ class Database:
     def _make_ready(self) -> None:
         """Whoever finds the right format changes nothing: a reader needs no right to write."""
         with self.reading() as connection:
-            self._refuse_others(connection)
             if self._known_format(connection):
                 return
+        try:
+            self._make_tables()
+        except StateUnreachable:  # of those who do it at once all but one fail
+            with self.reading() as connection:
+                if not self._known_format(connection):
+                    raise
+
+    def _make_tables(self) -> None:
         with self.writing() as connection:
-            if self.file is None:
-                connection.execute(select(func.pg_advisory_xact_lock(_SET_UP_LOCK)))
             if self._known_format(connection):
                 return
             if self.file is None and not sqlalchemy.inspect(connection).has_schema(tables.SCHEMA):
                 connection.execute(sqlalchemy.schema.CreateSchema(tables.SCHEMA))
+            self._refuse_others(connection)
             tables.metadata.create_all(connection)
             connection.execute(tables.formats.insert().values(format=tables.FORMAT))
 
@@ -133,6 +137,7 @@ class Database:
         schema = None if self.file else tables.SCHEMA
         if not sqlalchemy.inspect(connection).has_table(tables.formats.name, schema=schema):
             return False
+        self._refuse_others(connection)
         found = connection.execute(select(tables.formats.c.format)).scalar()
         if found != tables.FORMAT:
             raise WrongState(

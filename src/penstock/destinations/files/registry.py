@@ -125,10 +125,11 @@ class Registry:
         """Make what is missing; refuse a registry that another destination keeps, or that is somebody's."""
         if not self.enabled:
             return
-        ownership.check(connection, self.schema, TABLES)
         found = connection.execute(_COMPLETE, {"schema": self.schema}).fetchone()
         if found != (True,):
             ownership.make_schema(connection, self.schema)
+        ownership.check(connection, self.schema, TABLES)
+        if found != (True,):
             connection.execute(self.sql(_TABLES))
         other = connection.execute(
             self.sql(
@@ -157,7 +158,8 @@ class Registry:
             if self.enabled:
                 row = connection.execute(
                     self.sql(
-                        "select max(end_lsn)::text, max(batch_timestamp) from {schema}.file_log"
+                        "select max(end_lsn)::text, max(batch_timestamp) filter (where"
+                        " isfinite(batch_timestamp)) from {schema}.file_log"
                         " where table_name = %s"
                     ),
                     (str(table),),
