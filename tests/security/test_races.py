@@ -10,9 +10,12 @@ import pytest
 
 from penstock.destinations import ledger
 from penstock.destinations.files.registry import Registry
+from penstock.model import Column, ColumnType
 from penstock.model.errors import NotReady, PenstockError, TableBusy
 from penstock.postgres import ddl
 from penstock.postgres.connection import connect
+from penstock.postgres.snapshot import Snapshot, copy_out
+from penstock.spark.fetch import fetch_text
 from penstock.state.database import Database as StateDatabase
 from tests.bed import Database
 from tests.security.attacker import Attacker
@@ -89,6 +92,32 @@ def test_a_schema_made_while_we_make_ours_is_refused(source: Database, attacker:
     assert f"belongs to {attacker.role}" in str(error)
     assert not attacker.caught()
     assert source.query(f"select count(*) from {name}") == [(0,)]
+
+
+def test_a_view_that_takes_the_tables_name_during_a_copy_is_not_read(
+    source: Database, attacker: Attacker
+) -> None:
+    """The lock keeps the table, not its schema's name."""
+    attacker.execute(
+        "create table mine.t (id int primary key)",
+        "insert into mine.t values (1)",
+        "create schema evil",
+        "create view evil.t as select 1 as id, mine.trap('view') from pg_catalog.pg_class",
+    )
+    ((oid,),) = source.query("select 'mine.t'::regclass::oid")
+    column = Column("id", ColumnType(23, "int4"))
+    with Snapshot.open(source.dsn, oid) as snapshot:
+        (part,) = snapshot.ranges(("id",))
+        attacker.execute(
+            "begin; create schema traps; alter function mine.trap(text) set schema traps;"
+            "alter table mine.caught set schema traps; alter schema mine rename to hidden;"
+            "alter schema evil rename to mine; commit"
+        )
+        with pytest.raises(PenstockError):
+            list(copy_out(source.dsn, snapshot.name, part))
+        with pytest.raises(PenstockError):
+            list(fetch_text(source.dsn, snapshot.name, part, [column]))
+    assert source.query("select who from traps.caught") == []
 
 
 def _until_somebody_waits(source: Database) -> Any:

@@ -67,6 +67,21 @@ def role(now: Situation) -> Check:
     return ok("role", f"{name}, {what}")
 
 
+def views(now: Situation) -> Check | None:
+    """Whether a copy can be kept from reading a view in a table's place (see `snapshot.settle`)."""
+    superuser = now.one("select rolsuper from pg_roles where rolname = current_user")
+    if not superuser or now.one(
+        "select count(*) from pg_settings where name = 'restrict_nonsystem_relation_kind'"
+    ):
+        return None
+    return warning(
+        "role",
+        "a superuser, on a server that cannot be told to read no views: who owns a schema could have his "
+        "functions run with its rights during a copy",
+        "Update the server to its newest minor version, or use an ordinary role: `penstock grant`",
+    )
+
+
 def slots(now: Situation) -> Check:
     most, used = (
         int(now.setting("max_replication_slots")),
@@ -163,6 +178,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     standby,
     wal_level,
     role,
+    views,
     slots,
     senders,
     wal_kept,
