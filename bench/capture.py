@@ -18,12 +18,13 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.report import ROUNDS, Case, compare, rate
+from bench.servers import as_application
 from penstock.capture import state
 from penstock.capture.launch import CaptureProcess
 from penstock.capture.spec import CaptureSpec
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
-from penstock.postgres.connection import Connection, connect
+from penstock.postgres.connection import Connection
 from penstock.spool import manifest
 
 ROWS = 1_000_000
@@ -96,7 +97,7 @@ def _server() -> Iterator[PostgresServer]:
 
 
 def _measure(server: PostgresServer, backlog: Backlog) -> Case:
-    with connect(server.dsn()) as connection:
+    with as_application(server.dsn()) as connection:
         slots = iter([f"slot_{number}" for number in range(2 * ROUNDS)])
         end = _prepare(connection, backlog, 2 * ROUNDS)
         peak = [0.0]

@@ -45,16 +45,23 @@ class NeverArrived(Exception):
     """What was waited for did not come, or came wrong: there is nothing to measure."""
 
 
+def as_application(conninfo: str) -> Connection:
+    """A session that finds its tables where applications do."""
+    connection = connect(conninfo)
+    connection.execute("set search_path to public")
+    return connection
+
+
 @dataclass(frozen=True, slots=True)
 class Servers:
     source: PostgresServer
     destination: PostgresServer
 
     def at_source(self) -> Connection:
-        return connect(self.source.dsn(SOURCE, user=ROLE))
+        return as_application(self.source.dsn(SOURCE, user=ROLE))
 
     def at_destination(self, database: str) -> Connection:
-        return connect(self.destination.dsn(database, user=ROLE))
+        return as_application(self.destination.dsn(database, user=ROLE))
 
     def make_database(self, name: str, *tables: str) -> None:
         """A database of that name at the destination, in the place of any; with these tables."""

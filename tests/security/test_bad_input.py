@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from psycopg.conninfo import conninfo_to_dict
 
 import penstock
 from penstock.config import load
@@ -285,13 +284,11 @@ def test_a_wrong_name_of_a_database_has_a_remedy_of_its_own(server: PostgresServ
     with pytest.raises(DatabaseMissing) as caught:
         connect(nowhere)
     assert not caught.value.retry
-    place = conninfo_to_dict(nowhere)
-    url = f"postgresql://{place['user']}@{place['host']}:{place['port']}/nowhere"
     document = {
         "pipeline": "shop",
         "sources": [{"name": "eu", "dsn": nowhere}],
         "destinations": [{"name": "d", "type": "postgres", "dsn": nowhere}],
-        "state": {"url": url},
+        "state": {"url": server.url("nowhere")},
     }
     file = tmp_path / "shop.yml"
     file.write_text(yaml.safe_dump(document))

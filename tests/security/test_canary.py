@@ -88,7 +88,8 @@ class Watch:
             with suppress(psutil.Error):
                 self._look(self._process, "cmdline")
                 for child in self._process.children(recursive=True):
-                    self._look(child, "cmdline", "environ")
+                    if child.cmdline() != self._process.cmdline():  # or it is about to become another program
+                        self._look(child, "cmdline", "environ")
 
     def _look(self, process: psutil.Process, *files: str) -> None:
         with suppress(psutil.Error, OSError):
