@@ -56,6 +56,6 @@ def own_folder() -> Path | None:
     base = Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
     if private.claim(base) and private.claim(base / "numba"):
         return base / "numba"
-    said = f"compiled functions cannot be kept in {base}, so each process compiles them anew, up to a minute"
+    said = f"{base} cannot be made, or is not ours alone: each process compiles its functions anew, a minute"
     print(f"penstock: {said}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
     return None
