@@ -154,7 +154,7 @@ def test_new_rows_give_way_to_the_table_where_their_keys_are_there_already(
         "insert into app.users values (1, 'somebody else', 0), (3, 'untouched', 3)",
     )
     given.deliver(USERS)
-    target = given.target()
+    target = given.target(tables={"public.users": {}})
     given.spool.insert(USERS, ("1", "a\tb", "1.5"), ("2", None, None))
     assert write(target, given.batch(given.spool.commit())) == []
     rows = database.query("select id, name, score::text from app.users order by id")

@@ -231,7 +231,7 @@ def test_a_second_copy_of_a_history_ends_only_what_changed(given: Given, source:
 
 def test_nothing_to_copy_leaves_what_is_there(given: Given, source: Database) -> None:
     source.execute("create schema app", "create table app.users as table users")
-    target = given.target()
+    target = given.target(create_tables=False)
     copy = TableCopy("none", given.deliveries[USERS.id], source.dsn, "", ())
     assert target.copy_table(copy) == 0
     target.hand_over("none", given.changes(USERS.id, given.start, given.start), given.start)

@@ -98,6 +98,11 @@ class PostgresOptions(Options):
     create_tables: bool = Field(
         default=True, description="Create tables that are missing; if false, a missing table is an error"
     )
+    trusted_owners: tuple[Identifier, ...] = Field(
+        default=(),
+        description="Roles whose tables, schemas and types are used as if they were ours: what they put on a "
+        "table runs with the rights of the role that writes to it",
+    )
     source_column: Identifier = Field(
         default="sid",
         description="Where several sources meet: the column that holds the source's name, part of the key",

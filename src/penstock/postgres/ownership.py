@@ -36,7 +36,8 @@ _MANAGED_ADMINS = sql.SQL("values {}").format(
 
 
 def is_trusted(owner: sql.Composable) -> sql.Composed:
-    """SQL: whether a role, by its oid, is ours or above us."""
+    """SQL: whether a role, by its oid, is ours or above us. `pg_database_owner`, to whom `public` belongs
+    from PostgreSQL 15 on, stands for whoever owns the database."""
     return sql.SQL(
         """
         (select r.rolsuper or r.rolname operator(pg_catalog.=) current_user or exists (
@@ -44,7 +45,12 @@ def is_trusted(owner: sql.Composable) -> sql.Composed:
              join pg_catalog.pg_roles s on s.rolname operator(pg_catalog.=) m.superuser and s.rolsuper
              join pg_catalog.pg_roles a on a.rolname operator(pg_catalog.=) m.admin
              where pg_catalog.pg_has_role(r.oid, a.oid, 'member'))
-         from pg_catalog.pg_roles r where r.oid operator(pg_catalog.=) {owner})
+         from pg_catalog.pg_roles o
+         join pg_catalog.pg_roles r on r.oid operator(pg_catalog.=)
+              case when o.rolname operator(pg_catalog.=) 'pg_database_owner' then (
+                  select d.datdba from pg_catalog.pg_database d
+                  where d.datname operator(pg_catalog.=) pg_catalog.current_database()) else o.oid end
+         where o.oid operator(pg_catalog.=) {owner})
         """
     ).format(managed=_MANAGED_ADMINS, owner=owner)
 

@@ -18,8 +18,9 @@ from penstock.destinations.postgres.ahead import ahead
 from penstock.destinations.postgres.append import additions, without_deletes
 from penstock.destinations.postgres.follow import follow, rekey
 from penstock.destinations.postgres.fresh import Fresh
+from penstock.destinations.postgres.guarding import guard, unchanged
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.tables import guard, with_equalities
+from penstock.destinations.postgres.tables import with_equalities
 from penstock.destinations.protocol import Run, SchemaChange, TableChanges
 from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
@@ -59,11 +60,12 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
                 follow(connection, at, _left_to_do(run.follow, before.table, run.delivery.table))
             rekey(connection, at)
             before = Followed(run.delivery.table.version, before.table and run.delivery.table)
-        guard(connection, at)
+        guarded = guard(connection, at)
         at = with_equalities(connection, at)
         steps = _steps(at, chain([first] if first is not None else [], rows))
         large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))
+        unchanged(connection, guarded, at)
     return written
 
 

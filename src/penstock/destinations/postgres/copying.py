@@ -30,6 +30,13 @@ from pyspark import TaskContext
 from penstock.destinations import ledger
 from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.guarding import (
+    check_rows,
+    guard,
+    make_target_schema,
+    mark,
+    unchanged,
+)
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.refusal import line_of, refused_line, refused_text
 from penstock.destinations.postgres.replacing import replace_rows
@@ -40,7 +47,6 @@ from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.connection import Connection
-from penstock.postgres.ownership import make_schema
 from penstock.postgres.snapshot import CopyRange, copy_out
 from penstock.spark.copytext import copy_text
 
@@ -86,6 +92,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
         tables.make(connection, place)
     else:
         tables.check(connection, target)
+        check_rows(connection, endpoint, target)
         tables.make_like(connection, place, target)
     tables.set_defaults(connection, place, on=True)
     document = json.dumps(_document(copy.delivery))
@@ -238,9 +245,11 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
         target = replace(target, ours=True)
         tables.make(connection, target)
         tables.make_key(connection, target)
+    guarded = guard(connection, target)
+    check_rows(connection, endpoint, target)
     if not nothing:  # if nothing was to be copied, what is there stays
-        tables.guard(connection, target)
         replace_rows(connection, aside, target, begun)
+    unchanged(connection, guarded, target)
     connection.execute(sql.SQL("drop table {}").format(aside.identifier))
     connection.execute(sql.SQL("analyze {}").format(target.identifier))
     return target
@@ -268,7 +277,8 @@ def _delivery(source: str, given: dict[str, Any]) -> Delivery:
 
 def _rename(connection: Connection, aside: Place, target: Place) -> None:
     """The table moves with its indexes, which are named anew where the name is free."""
-    make_schema(connection, target.name.schema)
+    make_target_schema(connection, target)
+    mark(connection, aside)
     indexes = connection.execute(
         "select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid"
         " where i.indrelid = to_regclass(%s)",

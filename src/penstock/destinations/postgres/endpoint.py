@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from penstock.config.tables import matches
 from penstock.destinations.ledger import Stream
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import session
 from penstock.destinations.protocol import Delivery
+from penstock.model import TableName
 from penstock.postgres.connection import Connection
 
 
@@ -22,12 +24,18 @@ class Endpoint:
     source_column: str | None = None
     """None: there is one source."""
     create_tables: bool = True
+    trusted_owners: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    """Of the source's tables those that the configuration names, each by itself."""
 
     def stream(self, source: str) -> Stream:
         return Stream(self.pipeline, self.name, source)
 
     def place(self, delivery: Delivery, *, ours: bool = True) -> Place:
-        return Place(delivery, self.source_column, ours=ours)
+        return Place(delivery, self.source_column, ours=ours, trusted=self.trusted_owners)
+
+    def names(self, table: TableName) -> bool:
+        return any(matches(name, table) for name in self.named)
 
     @contextmanager
     def session(self) -> Iterator[Connection]:

@@ -12,19 +12,25 @@ from collections.abc import Iterable
 from psycopg import sql
 
 from penstock.destinations.postgres import tables
+from penstock.destinations.postgres.guarding import (
+    Guarded,
+    guard,
+    make_target_schema,
+    mark,
+    unchanged,
+)
 from penstock.destinations.postgres.place import Place, comma
 from penstock.destinations.postgres.types import declared
 from penstock.destinations.protocol import SchemaChange
 from penstock.model import Column, TableName
 from penstock.postgres.connection import Connection
-from penstock.postgres.ownership import make_schema
 
 
 def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
     """Bring the table to what the delivery of `place` has it."""
-    tables.guard(connection, place, _present(connection, change.target) or place.name)
+    guarded = guard(connection, place, _present(connection, change.target) or place.name)
     if change.target is not None and change.target != place.name:
-        _move(connection, change.target, place)
+        guarded = _move(connection, change.target, place) or guarded
     for name in change.dropped:
         _drop(connection, place, name)
     _rename(connection, place, change.renamed)
@@ -32,6 +38,7 @@ def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
         _add(connection, place, column, value)
     for column in change.retyped:
         _retype(connection, place, column)
+    unchanged(connection, guarded, place)
 
 
 def _present(connection: Connection, table: TableName | None) -> TableName | None:
@@ -82,15 +89,14 @@ def rekey(connection: Connection, place: Place) -> None:
     tables.make_key(connection, place)
 
 
-def _move(connection: Connection, old: TableName, place: Place) -> None:
-    """The table has another name at the destination."""
+def _move(connection: Connection, old: TableName, place: Place) -> Guarded | None:
+    """The table has another name at the destination; what it is then, if another one."""
     if not tables.exists(connection, old):
-        return
-    make_schema(connection, place.name.schema)
+        return None
+    make_target_schema(connection, place)
     before = sql.Identifier(old.schema, old.name)
     if place.source_column is not None:
-        _move_rows(connection, old, place)
-        return
+        return _move_rows(connection, old, place)
     if old.schema != place.name.schema:
         connection.execute(
             sql.SQL("alter table {} set schema {}").format(before, sql.Identifier(place.name.schema))
@@ -100,15 +106,18 @@ def _move(connection: Connection, old: TableName, place: Place) -> None:
         connection.execute(
             sql.SQL("alter table {} rename to {}").format(before, sql.Identifier(place.name.name))
         )
+    return None
 
 
-def _move_rows(connection: Connection, old: TableName, place: Place) -> None:
+def _move_rows(connection: Connection, old: TableName, place: Place) -> Guarded:
     """The other sources' rows stay in the old one."""
     before = sql.Identifier(old.schema, old.name)
     if not tables.exists(connection, place.name):
         connection.execute(
             sql.SQL("create table {} (like {} including all)").format(place.identifier, before)
         )
+        mark(connection, place)
+    guarded = guard(connection, place)
     shared = tables.columns_of(connection, place.name).keys() & tables.columns_of(connection, old).keys()
     columns = comma(sql.Identifier(name) for name in sorted(shared))
     connection.execute(
@@ -116,6 +125,7 @@ def _move_rows(connection: Connection, old: TableName, place: Place) -> None:
             "with moved as (delete from {} t where {} returning t.*) insert into {} ({}) select {} from moved"
         ).format(before, place.own("t"), place.identifier, columns, columns)
     )
+    return guarded
 
 
 def _drop(connection: Connection, place: Place, name: str) -> None:
@@ -175,16 +185,14 @@ def _add(connection: Connection, place: Place, column: Column, value: str | None
         _alter(
             connection,
             place,
-            sql.SQL("add column {} {}").format(
-                name, declared(connection, column.type, place.delivery.target.schema)
-            ),
+            sql.SQL("add column {} {}").format(name, declared(connection, column.type, place)),
         )
     if not there and place.source_column is None and value is not None:
         _alter(
             connection,
             place,
             sql.SQL("add column {} {} default {}").format(
-                name, declared(connection, column.type, place.delivery.target.schema), sql.Literal(value)
+                name, declared(connection, column.type, place), sql.Literal(value)
             ),
         )
         _alter(connection, place, sql.SQL("alter column {} drop default").format(name))
@@ -205,7 +213,7 @@ def _retype(connection: Connection, place: Place, column: Column) -> None:
         """,
         (place.name.schema, place.name.name, column.name),
     ).fetchone()
-    wanted = declared(connection, column.type, place.delivery.target.schema)
+    wanted = declared(connection, column.type, place)
     if row is None or row[0] == wanted.as_string(connection):
         return
     _alter(

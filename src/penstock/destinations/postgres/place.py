@@ -31,6 +31,8 @@ class Place:
     """Whether we made the table: then it follows the source's in everything."""
     equalities: tuple[tuple[str, str, str], ...] = ()
     """Key columns of a type that PostgreSQL does not bring, with the schema and name of its equality."""
+    trusted: tuple[str, ...] = ()
+    """Owners of tables and types, besides ourselves and those above us, whose they may be."""
 
     @property
     def name(self) -> TableName:

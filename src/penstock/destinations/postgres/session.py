@@ -139,8 +139,8 @@ def of_table(error: psycopg.Error) -> PenstockError:
     """The error as one of a table; `ConnectionFailed` if there is no going on for the others either."""
     explained = explain(error)
     state = error.sqlstate or ""
-    if isinstance(explained, ConnectionFailed):
-        return explained
+    if isinstance(explained, ConnectionFailed) and error.diag.severity_nonlocalized != "ERROR":
+        return explained  # a session that the server ends hears FATAL; a trigger can raise the same state
     if _BUSY.fullmatch(state):
         return DestinationBusy(explained.reason)
     if state == "42501":

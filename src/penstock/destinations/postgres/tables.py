@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
+from penstock.destinations.postgres.guarding import guard, make_target_schema, mark
 from penstock.destinations.postgres.place import (
     DELETED,
     END,
@@ -25,7 +26,6 @@ from penstock.destinations.postgres.types import FIRST_USER_OID, declared
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
 from penstock.postgres.connection import Connection
-from penstock.postgres.ownership import is_trusted, make_schema
 
 
 def exists(connection: Connection, table: TableName) -> bool:
@@ -66,12 +66,12 @@ def types_of(connection: Connection, table: TableName) -> dict[str, sql.Composab
 def make(connection: Connection, place: Place) -> None:
     """The table as the source's is, without key. A schema that is missing is made with it."""
     _check_fit(place)
-    make_schema(connection, place.name.schema)
+    make_target_schema(connection, place)
     required = [] if place.history else place.key  # or the primary key looks through all rows for a NULL
     columns = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
-            declared(connection, column.type, place.delivery.target.schema),
+            declared(connection, column.type, place),
             sql.SQL(" not null" if column.name in required else ""),
         )
         for column in place.delivery.table.columns
@@ -85,6 +85,7 @@ def make(connection: Connection, place: Place) -> None:
             sql.SQL("{} boolean not null").format(sql.Identifier(DELETED)),
         ]
     connection.execute(sql.SQL("create table {} ({})").format(place.identifier, comma(columns)))
+    mark(connection, place)
 
 
 def make_key(connection: Connection, place: Place) -> None:
@@ -128,63 +129,26 @@ def with_equalities(connection: Connection, place: Place) -> Place:
 
 # The equality of a type's default operator class, which nobody but a superuser makes.
 _EQUALITIES = """
-    select a.attname, s.nspname, o.oprname
-    from pg_attribute a
-    join pg_class c on c.oid = a.attrelid
-    join pg_namespace n on n.oid = c.relnamespace
-    join pg_type t on t.oid = a.atttypid
-    join pg_opclass k on k.opcintype = coalesce(nullif(t.typbasetype, 0), t.oid) and k.opcdefault
+    with recursive bases as (
+        select a.attname, t.oid, t.typbasetype
+        from pg_attribute a
+        join pg_class c on c.oid = a.attrelid
+        join pg_namespace n on n.oid = c.relnamespace
+        join pg_type t on t.oid = a.atttypid
+        where a.attname = any (%s) and n.nspname = %s and c.relname = %s
+        union all
+        select b.attname, t.oid, t.typbasetype from bases b join pg_type t on t.oid = b.typbasetype
+    )
+    select b.attname, s.nspname, o.oprname
+    from bases b
+    join pg_opclass k on k.opcintype = b.oid and k.opcdefault
     join pg_am m on m.oid = k.opcmethod and m.amname = 'btree'
     join pg_amop p on p.amopfamily = k.opcfamily and p.amopstrategy = 3
      and p.amoplefttype = k.opcintype and p.amoprighttype = k.opcintype
     join pg_operator o on o.oid = p.amopopr
     join pg_namespace s on s.oid = o.oprnamespace
-    where a.attname = any (%s) and n.nspname = %s and c.relname = %s and s.nspname <> 'pg_catalog'
+    where s.nspname <> 'pg_catalog'
 """
-
-
-def guard(connection: Connection, place: Place, name: TableName | None = None) -> None:
-    """Lock the table, and refuse it if it is somebody's who would gain by what we do to it.
-
-    What the owner of a table puts on it (triggers, checks, rules) runs with the rights of whoever writes to
-    it. A superuser's are for nobody to have; and a table that we made and that is another's by now is not the
-    one that we made: who owns its schema can drop it and make one of that name. The lock keeps it as it is.
-    """
-    name = name or place.name
-    superuser = connection.info.parameter_status("is_superuser") == "on"
-    if not (place.ours or superuser):
-        return
-    cursor = connection.execute(
-        sql.SQL("lock table {} in row exclusive mode; ").format(sql.Identifier(name.schema, name.name))
-        + _OTHERS.format(
-            schema=sql.Literal(name.schema),
-            name=sql.Literal(name.name),
-            trusted=is_trusted(sql.SQL("l.relowner")),
-        )
-    )
-    cursor.nextset()
-    row = cursor.fetchone()
-    if row is not None:
-        raise TargetUnfit(
-            f"the table at the destination belongs to {row[0]}, who could have anything run with the rights "
-            f"of the role that Penstock connects as{', a superuser' if superuser else ''}",
-            target=name,
-            remedy="Give the table to that role, or connect as an ordinary one (`penstock grant` prints what "
-            "it needs) and have the table copied anew; then `penstock retry CONFIG TABLE`",
-        )
-
-
-# Its partitions too: rows go on to them.
-_OTHERS = sql.SQL(
-    """
-    select pg_get_userbyid(l.relowner)
-    from pg_class c
-    join pg_namespace n on n.oid = c.relnamespace
-    join pg_class l on l.oid in (select c.oid union select relid from pg_partition_tree(c.oid))
-    where n.nspname = {schema} and c.relname = {name} and not {trusted}
-    limit 1
-    """
-)
 
 
 def check(connection: Connection, place: Place) -> None:

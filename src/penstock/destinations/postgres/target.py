@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from penstock.config import DestinationConfig
 from penstock.config.destinations import PostgresOptions
+from penstock.config.tables import is_for_many
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import copying, writing
@@ -44,6 +45,8 @@ class PostgresTarget:
             options.conninfo(),
             options.source_column if len(sources) > 1 else None,
             options.create_tables,
+            options.trusted_owners,
+            tuple(name for name in config.tables if not is_for_many(name)),
         )
         self._by_table = options.consistency == "table"
         self._entered: set[str] = set()

@@ -3,14 +3,15 @@
 Built-in types have the same oids on every server, so the destination itself says how one is written, modifier
 and all. A domain is its base type. Other types (enums, composites, those of extensions) are used if the
 destination has one of that name and kind in the table's own schema, in `public`, or from an extension; if
-not, their values are kept as text. But for enums it must not be somebody's whom we do not trust: the checks
-of a domain that a type is made of run with our rights.
+not, their values are kept as text. It must not be somebody's whom we do not trust: the checks of a domain
+that a type is made of, and casts to a type, which its owner may define, run with our rights.
 """
 
 from __future__ import annotations
 
 from psycopg import sql
 
+from penstock.destinations.postgres.place import Place
 from penstock.model import ColumnType, TypeKind
 from penstock.postgres.connection import Connection
 from penstock.postgres.ownership import is_trusted
@@ -43,23 +44,28 @@ _OF_THAT_NAME = sql.SQL(
     left join pg_depend d on d.classid = 'pg_type'::regclass and d.objid = t.oid and d.deptype = 'e'
     where t.typname = %(name)s and t.typtype = %(kind)s and t.typisdefined
       and (n.nspname in (%(schema)s, 'public') or d.objid is not null)
-      and (t.typtype = 'e' or {})
+      and ({} or pg_get_userbyid(t.typowner) = any (%(trusted)s::text[]))
     order by n.nspname <> %(schema)s, n.nspname <> 'public', n.nspname
     limit 1
     """
 ).format(is_trusted(sql.SQL("t.typowner")))
 
 
-def declared(connection: Connection, type: ColumnType, schema: str) -> sql.Composable:
-    """The type as a column's definition has it, in a table of that schema."""
+def declared(connection: Connection, type: ColumnType, place: Place) -> sql.Composable:
+    """The type as a column's definition has it there."""
     found = type.base
     if found.kind is TypeKind.UNKNOWN:
         return TEXT
     if 0 < found.oid < FIRST_USER_OID:
         return _format(connection, found.oid, found.modifier) or TEXT
     if found.kind is TypeKind.ARRAY and found.inner is not None:
-        return sql.SQL("{}[]").format(declared(connection, found.inner, schema))
-    wanted = {"name": found.name, "kind": _KINDS.get(found.kind), "schema": schema}
+        return sql.SQL("{}[]").format(declared(connection, found.inner, place))
+    wanted = {
+        "name": found.name,
+        "kind": _KINDS.get(found.kind),
+        "schema": place.delivery.target.schema,
+        "trusted": list(place.trusted),
+    }
     row = connection.execute(_OF_THAT_NAME, wanted).fetchone()
     if row is None:
         return TEXT

@@ -25,6 +25,7 @@ from penstock.destinations.ledger import Known
 from penstock.destinations.postgres import copying, tables
 from penstock.destinations.postgres.apply import Followed, apply_changes
 from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.guarding import UNWRITTEN, check_rows
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges
@@ -33,9 +34,6 @@ from penstock.model.errors import ConnectionFailed, PenstockError, Scope
 from penstock.postgres.connection import Connection
 
 Result = TypeVar("Result")
-
-UNWRITTEN = 0
-"""The version of a table of which nothing could be written yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +196,7 @@ def find_or_make(
     before = Followed(place.delivery.table.version)
     if tables.exists(connection, place.name):
         tables.check(connection, place)
+        check_rows(connection, endpoint, place)
         return False, before
     if not endpoint.create_tables:
         raise tables.missing(place)
