@@ -48,8 +48,8 @@ def test_a_superuser_writes_to_nobodys_table_and_one_table_does_not_stop_the_oth
     spark: SparkSession, source: Database, destination: Database, attacker: Attacker, tmp_path: Path
 ) -> None:
     """Of these tables some are the attacker's at the destination: one that he made, one in his schema, and
-    one in a schema that becomes his, which he drops and makes again. Others have rows, a trigger that says that
-    the connection is lost, or a reader who does not end. The rest goes on."""
+    one in a schema that becomes his, which he drops and makes again. Others have rows, a trigger that says
+    that the connection is lost, or a reader who does not end. The rest goes on."""
     names = ("good", "theirs", "typed", "payroll", "named", "failing", "read")
     source.execute(
         "create schema mine2",
