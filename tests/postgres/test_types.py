@@ -108,3 +108,19 @@ def test_a_server_that_stays_away_is_an_error(own_database: Database) -> None:
     own_database.server.stop("immediate")
     with pytest.raises(ConnectionFailed):
         types.resolve(25, -1)
+
+
+def test_too_deep_a_nest_of_domains_is_text(database: Database) -> None:
+    """Whoever may create types may create such a one."""
+    with database.connect() as maker, maker.transaction():
+        maker.execute("create domain d0 as varchar(7)")
+        for number in range(1, 1100):
+            maker.execute(f"create domain d{number} as d{number - 1}".encode())
+    oids = dict(database.query("select typname, oid from pg_type where typname in ('d9', '_d9', 'd1099')"))
+    types = TypeCatalog(lambda: connect(database.dsn))
+    assert types.resolve(oids["d9"]).base == ColumnType(1043, "varchar", 11)
+    inner = types.resolve(oids["_d9"]).inner
+    assert inner == types.resolve(oids["d9"])
+    deep = oids["d1099"]
+    assert types.resolve(deep) == ColumnType(deep, "unknown", -1, TypeKind.UNKNOWN)
+    types.close()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -42,7 +46,40 @@ ATTACKS = (
     "drop table mine.wide",
     "alter table mine.parted rename to renamed",
     "select pg_catalog.pg_logical_emit_message(true, 'penstock', 'not ours')",
+    "create domain mine.deep0 as int",
+    """do $$ begin for i in 1 .. 1100 loop
+        execute pg_catalog.format('create domain mine.deep%s as mine.deep%s', i, i - 1);
+    end loop; end $$""",
+    "create table mine.nested (id int primary key, v mine.deep1100)",
+    "insert into mine.nested values (1, 1)",
+    "create table mine.nameless (id int primary key) partition by range (id)",
+    "create table mine.without partition of mine.nameless for values from (0) to (10)",
+    "alter table mine.without replica identity nothing",
+    *(f"create table mine.locked{n} (id int primary key, check (id > 0))" for n in range(10)),
 )
+
+
+@contextmanager
+def locks(attacker: Attacker) -> Iterator[None]:
+    """Tables of its own that nobody else gets, the whole time, and one that comes and goes."""
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        with attacker.connect(attacker.source) as connection:
+            while not over.wait(0.001):
+                connection.execute("create table public.passing (id int primary key, check (id > 0))")
+                connection.execute("drop table public.passing")
+
+    with ThreadPoolExecutor() as pool, attacker.connect(attacker.source) as connection:
+        connection.execute("begin")
+        for n in range(10):
+            connection.execute(f"lock table mine.locked{n} in access exclusive mode".encode())
+        done = pool.submit(come_and_go)
+        try:
+            yield
+        finally:
+            over.set()
+        done.result()
 
 
 def test_nobody_gets_anything_but_its_own_table_refused(
@@ -61,12 +98,14 @@ def test_nobody_gets_anything_but_its_own_table_refused(
     config = configuration(tmp_path, source, to_files(tmp_path), to_postgres(destination), sources=sources)
     victims = [str(name) for name in VICTIMS]
     for start in (1, 2):
-        with running(config, spark) as pipeline:
+        before = locks(attacker) if start == 2 else nullcontext()
+        with before, ExitStack() as meanwhile, running(config, spark) as pipeline:
             pipeline.until_phase(Phase.READY, *victims)
             if start == 1:
                 with attacker.connect(source) as connection:
                     for attack in ATTACKS:
                         connection.execute(attack.encode())
+                meanwhile.enter_context(locks(attacker))
             source.execute(
                 f"update users set name = name || '!' where id % 2 = {start % 2}",
                 f"insert into mails values (10{start}, 'new')",

@@ -78,7 +78,7 @@ def adjust(connection: Connection, source: SourceConfig) -> list[str]:
     its key stays where it is, so that whoever changes it learns of it."""
     if not source.replication.create_publication:
         return []
-    found = catalog.captured(catalog.matching(connection, source.tables))
+    found = catalog.captured(catalog.outlined(connection, source.tables))
     unfit = {table.name: why for table in found if (why := catalog.unfit(table, source.tables))}
     if unfit:
         present = publication.tables(connection, source.publication_name)
@@ -99,13 +99,17 @@ def _ensure(connection: Connection, source: SourceConfig, tables: list[TableName
 def temporary_publication(source: SourceConfig) -> Iterator[str]:
     """The configured publication where there is one; otherwise one that goes when the caller is done."""
     with connect(source.conninfo()) as connection:
-        if publication.describe(connection, source.publication_name):
+        if existing := publication.describe(connection, source.publication_name):
+            if source.replication.create_publication:
+                existing.refuse_if_a_strangers()
             yield source.publication_name
             return
-        tables = [table.name for table in catalog.tables(connection, source.tables)]
+        found = catalog.captured(catalog.outlined(connection, source.tables))
+        tables = [table.name for table in found if catalog.unfit(table, source.tables) is None]
     name = f"penstock_tail_{time.time_ns()}"
     try:  # from here on: it may be there although we were interrupted while we made it
         with connect(source.conninfo()) as connection:
+            wait_briefly(connection)
             publication.ensure(connection, name, tables, create=True)
         yield name
     finally:

@@ -18,6 +18,7 @@ from penstock.capture.schemas import described, schema_of
 from penstock.config import SourceConfig
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.postgres import catalog, publication
+from penstock.postgres.catalog import LEAVES
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
@@ -66,15 +67,9 @@ select c.oid,
        (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing),
        (select jsonb_object_agg(l.oid, pg_relation_filenode(l.oid)) from pg_class l
-         where l.relkind = 'r' and l.oid in
-               (select relid from pg_partition_tree(c.oid) where isleaf union select c.oid)),
-       case when c.oid = any (%(sized)s) then
-            (select coalesce(sum(pg_table_size(l.oid)), 0)::int8 from pg_class l
-              where l.relkind = 'r' and l.oid in
-                    (select relid from pg_partition_tree(c.oid) where isleaf union select c.oid))
-            else 0 end
-  from pg_class c where c.oid = any (%(tables)s)
-"""
+         where l.relkind = 'r' and l.oid in {leaves})
+  from pg_class c where c.oid = any (%s)
+""".replace("{leaves}", LEAVES)
 
 
 def gather(
@@ -85,7 +80,7 @@ def gather(
 ) -> dict[TableId, Facts]:
     """The facts of every table of a publication, or of those asked for, as of one moment.
 
-    To tell a table's size takes a lock on it, and may have to wait for one: `unsized` ones go without.
+    To tell a table's size takes a lock on it: `unsized` ones go without, and so do those that are locked.
     """
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
@@ -93,12 +88,15 @@ def gather(
         relations = described(connection, published)
         filters = {table.table: table.row_filter for table in published}
         tables = [relation.table_id for relation in relations]
-        asked = {"tables": tables, "sized": [table for table in tables if table not in unsized]}
-        rows = {row[0]: row[1:] for row in connection.execute(_FACTS, asked)}
+        rows = {row[0]: row[1:] for row in connection.execute(_FACTS, (tables,))}
         types = TypeCatalog(lambda: connection)
         schemas = [schema_of(relation, 0, types) for relation in relations]
+    size = catalog.sizes(connection, [table for table in tables if table not in unsized])
     lsn = wal_position(connection)
-    return {schema.id: _facts(schema, rows[schema.id], filters.get(schema.name), lsn) for schema in schemas}
+    return {
+        schema.id: _facts(schema, (*rows[schema.id], size.get(schema.id, 0)), filters.get(schema.name), lsn)
+        for schema in schemas
+    }
 
 
 def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, lsn: Lsn) -> Facts:
@@ -137,7 +135,7 @@ def _to_be_published(connection: Connection, source: SourceConfig) -> list[Publi
                 tuple(c.name for c in table.columns if not c.generated or (c.stored and generated)),
                 None,
             )
-            for table in catalog.captured(catalog.matching(connection, source.tables))
+            for table in catalog.captured(catalog.outlined(connection, source.tables))
         ]
     published = publication.tables(connection, source.publication_name)
     return [table for table in published if not source.tables.is_ours(table.table)]

@@ -38,7 +38,7 @@ from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, NotReady, PenstockError, SlotLost, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
-from penstock.postgres import ddl, slot
+from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
@@ -322,7 +322,7 @@ class Feed:
             wait_briefly(self._connection)  # sizes want a lock
         return self._connection
 
-    def _asked(self, question: Callable[[], Answer]) -> Answer:
+    def _asked(self, question: Callable[[], Answer], attempts: int = 3) -> Answer:
         """The answer; or what a failed statement means, and the next one gets a connection of its own."""
         try:
             return question()
@@ -331,6 +331,8 @@ class Feed:
                 self._connection.close()
                 self._connection = None
             told = explain(error)
-            if isinstance(told, TableBusy):  # of some table, which need not be the one at hand
+            if catalog.is_passing(error):  # of some table, which need not be the one at hand
+                if attempts > 1 and not isinstance(told, TableBusy):
+                    return self._asked(question, attempts - 1)
                 told = ConnectionFailed(told.reason, remedy=told.remedy)
             raise told.at(source=self.name) from None

@@ -1,22 +1,36 @@
 """What the source's catalog says of its tables.
 
-Four statements, each for all tables at once: tables, columns, constraints, indexes. `matching` has every
+A statement each, for all tables at once: tables, sizes, columns, constraints, indexes. `matching` has every
 table that the configuration's globs choose, `tables` those of them that logical replication can follow:
 unlogged and foreign tables have no changes in the WAL, and a partition comes with the table that it is
 part of.
+
+Whoever owns a table may lock it or drop it while we look. To tell sizes, and expressions that name columns,
+takes a lock: `outlined` does without them, `matching` without those of tables that are locked.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+import psycopg
+
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId, TableName
 from penstock.postgres.connection import Connection
+
+DEPTH = 64
+"""Of domains on domains: what is below that many is not looked at."""
+
+UNTOLD = "…"
+"""In the place of an expression that cannot be had without waiting for a lock."""
+
+_ATTEMPTS = 3
 
 
 class TableKind(StrEnum):
@@ -35,7 +49,7 @@ class TableColumn:
     type_oid: int
     modifier: int
     domain_of: str | None
-    """The base type, if the type is a domain."""
+    """The base type, if the type is a domain (on at most `DEPTH` others)."""
     labels: tuple[str, ...]
     """The values of an enum, in order; also where it is under a domain or in an array."""
     nullable: bool
@@ -91,7 +105,7 @@ class Table:
     estimated_rows: int | None
     """None if it was never analysed."""
     bytes: int
-    """On disk, with TOAST and all partitions, without indexes."""
+    """On disk, with TOAST and all partitions, without indexes; 0 while it is locked."""
     columns: tuple[TableColumn, ...] = ()
     primary_key: Constraint | None = None
     unique: tuple[Constraint, ...] = ()
@@ -141,29 +155,88 @@ def captured(matched: list[Table]) -> list[Table]:
 
 
 def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """Every table that is chosen, whether or not it can be followed, with all its details."""
-    names = connection.execute(_NAMES).fetchall()
-    return detailed(connection, [row[0] for row in names if selection.matches(TableName(row[1], row[2]))])
+    """Every table that is chosen, whether or not it can be followed, with all its details; of one that is
+    locked, or where tables come and go too fast, without expressions and sizes."""
+    for _ in range(_ATTEMPTS):
+        oids = _chosen(connection, selection)
+        try:
+            with _hardly_waiting(connection):
+                return detailed(connection, oids, shut=_locked(connection, oids))
+        except psycopg.Error as error:
+            if not is_passing(error):
+                raise
+    return detailed(connection, oids, shut=oids)
 
 
-def detailed(connection: Connection, oids: list[int]) -> list[Table]:
-    """These tables, as far as there are such."""
-    found = [_table(row) for row in connection.execute(_TABLES, (oids,))]
-    columns = _by_table(connection, _COLUMNS, oids)
-    constraints = _by_table(connection, _CONSTRAINTS, oids)
-    indexes = _by_table(connection, _INDEXES, oids)
+def outlined(connection: Connection, selection: TablesConfig) -> list[Table]:
+    """The same without what a lock is needed for, nor constraints and indexes."""
+    oids = _chosen(connection, selection)
+    columns = _by_table(connection, _COLUMNS, oids, oids)
+    tables = [_table(row, 0) for row in connection.execute(_TABLES, (oids,))]
+    return [_detailed(table, columns[table.id], [], []) for table in tables]
+
+
+def detailed(connection: Connection, oids: list[int], shut: Collection[int] = ()) -> list[Table]:
+    """These tables, as far as there are such; of those that are `shut` without what takes a lock."""
+    size = sizes(connection, [oid for oid in oids if oid not in shut])
+    found = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES, (oids,))]
+    columns = _by_table(connection, _COLUMNS, oids, shut)
+    constraints = _by_table(connection, _CONSTRAINTS, oids, shut)
+    indexes = _by_table(connection, _INDEXES, oids, shut)
     return [_detailed(t, columns[t.id], constraints[t.id], indexes[t.id]) for t in found]
 
 
-def _by_table(connection: Connection, statement: str, oids: list[int]) -> dict[int, list[tuple[Any, ...]]]:
+def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
+    """Of these tables, by oid; a table or partition that is locked counts nothing, and is not waited for."""
+    for _ in range(_ATTEMPTS if oids else 0):
+        try:
+            with _hardly_waiting(connection):
+                return dict(connection.execute(_SIZES, (list(oids),)).fetchall())
+        except psycopg.errors.LockNotAvailable:
+            continue  # locked since we looked for locks
+    return {}
+
+
+def is_passing(error: psycopg.Error) -> bool:
+    """Whether a look at the catalog failed for a table that was dropped or locked meanwhile: functions of the
+    server see that at once, whatever moment the statement is of."""
+    return error.sqlstate in ("XX000", "42P01", "55P03")
+
+
+@contextmanager
+def _hardly_waiting(connection: Connection) -> Iterator[None]:
+    """A transaction, or a part of one, in which a lock that is not free is an error almost at once."""
+    with connection.transaction():
+        before = connection.execute("select current_setting('lock_timeout')").fetchone()
+        assert before is not None
+        connection.execute("select set_config('lock_timeout', '100ms', true)")
+        yield
+        connection.execute("select set_config('lock_timeout', %s, true)", before)
+
+
+def _chosen(connection: Connection, selection: TablesConfig) -> list[int]:
+    names = connection.execute(_NAMES).fetchall()
+    return [row[0] for row in names if selection.matches(TableName(row[1], row[2]))]
+
+
+def _locked(connection: Connection, oids: list[int]) -> list[int]:
+    """Those of them that not even a reader gets."""
+    return [row[0] for row in connection.execute(_LOCKED.encode()) if row[0] in set(oids)]
+
+
+def _by_table(
+    connection: Connection, statement: str, oids: list[int], shut: Collection[int]
+) -> dict[int, list[tuple[Any, ...]]]:
     rows: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
-    for table, *row in connection.execute(statement.encode(), (oids,)):
+    for table, *row in connection.execute(
+        statement.encode(), {"tables": oids, "shut": list(shut), "untold": UNTOLD, "depth": DEPTH}
+    ):
         rows[table].append(tuple(row))
     return rows
 
 
-def _table(row: tuple[Any, ...]) -> Table:
-    oid, schema, name, kind, unlogged, owner, identity, identified, ancestors, security, rows, size = row
+def _table(row: tuple[Any, ...], size: int) -> Table:
+    oid, schema, name, kind, unlogged, owner, identity, identified, ancestors, security, rows = row
     return Table(
         id=TableId(oid),
         name=TableName(schema, name),
@@ -213,6 +286,23 @@ _NAMES = """
     where c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't'
 """
 
+LEAVES = """(
+    with recursive tree (oid) as (
+        select c.oid
+        union all
+        select i.inhrelid from tree join pg_inherits i on i.inhparent = tree.oid
+        where c.relkind = 'p' and not i.inhdetachpending
+    )
+    select oid from tree
+)"""
+"""Of the table `c`, with those between: `pg_partition_tree` would lock them."""
+
+_LOCKED = """
+    select l.relation from pg_locks l
+    where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid <> pg_backend_pid()
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+"""
+
 # A partitioned table has no rows of its own: size, rows and identity are those of its leaves.
 _TABLES = """
     select c.oid, n.nspname, c.relname, c.relkind::text, c.relpersistence = 'u', pg_get_userbyid(c.relowner),
@@ -223,7 +313,7 @@ _TABLES = """
             join pg_namespace an on an.oid = ac.relnamespace
             where a.oid <> c.oid),
            array[c.relrowsecurity, c.relforcerowsecurity, row_security_active(c.oid)],
-           leaf.rows, coalesce(leaf.bytes, 0)
+           leaf.rows
     from pg_class c
     join pg_namespace n on n.oid = c.relnamespace
     cross join lateral (
@@ -233,17 +323,21 @@ _TABLES = """
                      and case l.relreplident when 'd' then i.indisprimary
                                              when 'i' then i.indisreplident end)) as identified,
                sum(greatest(l.reltuples, 0))::int8 - case when bool_and(l.reltuples < 0) then 1 else 0 end
-                   as rows,
-               sum(pg_table_size(l.oid))::int8 as bytes
+                   as rows
         from pg_class l
-        where case c.relkind
-                  when 'p' then l.oid in (select relid from pg_partition_tree(c.oid) where isleaf)
-                            and l.relkind = 'r'
-                  else l.oid = c.oid end
+        where l.oid in {leaves} and (l.relkind = 'r' or c.relkind <> 'p')
     ) leaf
     where c.oid = any(%s)
     order by n.nspname, c.relname
-"""
+""".replace("{leaves}", LEAVES)
+
+_SIZES = """
+    with locked (oid) as materialized ({locked})
+    select c.oid, (select coalesce(sum(pg_table_size(l.oid)), 0)::int8 from pg_class l
+                   where l.relkind = 'r' and l.oid in {leaves} and l.oid not in (select oid from locked))
+    from pg_class c
+    where c.oid = any(%s)
+""".replace("{leaves}", LEAVES).replace("{locked}", _LOCKED)
 
 _COLUMNS = """
     select a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod,
@@ -251,8 +345,10 @@ _COLUMNS = """
            array(select e.enumlabel::text from pg_enum e
                  where e.enumtypid = any(chain.oids) order by e.enumsortorder),
            not (a.attnotnull or chain.not_null),
-           case when a.attgenerated = '' then pg_get_expr(d.adbin, d.adrelid) end,
-           case when a.attgenerated <> '' then pg_get_expr(d.adbin, d.adrelid) end,
+           case when a.attgenerated = '' then pg_get_expr(d.adbin, 0) end,
+           case when a.attgenerated = '' then null
+                when a.attrelid = any(%(shut)s) then %(untold)s
+                else pg_get_expr(d.adbin, d.adrelid) end,
            a.attgenerated = 's',
            case a.attidentity when 'a' then 'always' when 'd' then 'by default' end,
            case when a.attcollation <> t.typcollation
@@ -264,15 +360,15 @@ _COLUMNS = """
     left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
     cross join lateral (
         -- the type, what its domains stand for, and what its array holds
-        with recursive below (oid, modifier, in_array) as (
-            select t.oid, a.atttypmod, false
+        with recursive below (oid, modifier, in_array, depth) as (
+            select t.oid, a.atttypmod, false, 0
             union all
             select case o.typtype when 'd' then o.typbasetype else o.typelem end,
                    case o.typtype when 'd' then o.typtypmod else below.modifier end,
-                   below.in_array or o.typtype <> 'd'
+                   below.in_array or o.typtype <> 'd', below.depth + 1
             from below
             join pg_type o on o.oid = below.oid
-            where o.typtype = 'd' or o.typcategory = 'A'
+            where (o.typtype = 'd' or o.typcategory = 'A') and below.depth < %(depth)s
         )
         select array_agg(b.oid) as oids,
                bool_or(b.typnotnull) filter (where not in_array) as not_null,
@@ -280,7 +376,7 @@ _COLUMNS = """
         from below
         join pg_type b on b.oid = below.oid
     ) chain
-    where a.attrelid = any(%s) and a.attnum > 0 and not a.attisdropped
+    where a.attrelid = any(%(tables)s) and a.attnum > 0 and not a.attisdropped
     order by a.attrelid, a.attnum
 """
 
@@ -288,13 +384,14 @@ _CONSTRAINTS = """
     select c.conrelid, c.contype::text, c.conname,
            array(select a.attname::text from unnest(c.conkey) with ordinality k (number, place)
                  join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place),
-           pg_get_constraintdef(c.oid), n.nspname, f.relname,
+           coalesce(case when c.conrelid <> all(%(shut)s) then pg_get_constraintdef(c.oid) end, %(untold)s),
+           n.nspname, f.relname,
            array(select a.attname::text from unnest(c.confkey) with ordinality k (number, place)
                  join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number order by k.place)
     from pg_constraint c
     left join pg_class f on f.oid = c.confrelid
     left join pg_namespace n on n.oid = f.relnamespace
-    where c.conrelid = any(%s) and c.contype in ('p', 'u', 'f', 'c')
+    where c.conrelid = any(%(tables)s) and c.contype in ('p', 'u', 'f', 'c')
     order by c.conrelid, c.conname
 """
 
@@ -303,9 +400,10 @@ _INDEXES = """
            array(select a.attname::text from unnest(i.indkey::int2[]) with ordinality k (number, place)
                  join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
                  where k.place <= i.indnkeyatts order by k.place),
-           pg_get_indexdef(i.indexrelid), i.indisunique, i.indisprimary, i.indisvalid, i.indisreplident
+           coalesce(case when i.indrelid <> all(%(shut)s) then pg_get_indexdef(i.indexrelid) end, %(untold)s),
+           i.indisunique, i.indisprimary, i.indisvalid, i.indisreplident
     from pg_index i
     join pg_class c on c.oid = i.indexrelid
-    where i.indrelid = any(%s)
+    where i.indrelid = any(%(tables)s)
     order by i.indrelid, c.relname
 """

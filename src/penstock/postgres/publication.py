@@ -1,12 +1,16 @@
 """The publication: made for the configured tables and kept in step with them.
 
 Penstock alters only what it made. It remembers that in the publication itself, as its comment, which
-survives dumps, upgrades and the loss of our state. A publication without that comment, or of another owner,
-belongs to somebody else, and is used as it is; so is one for all tables.
+survives dumps, upgrades and the loss of our state. A publication without that comment belongs to somebody
+else, and is used as it is; so is one for all tables. One of an ordinary role's is refused where we would have
+made it ourselves: its owner would choose what we publish.
+
+Tables come and go, and are locked, while we look: one that cannot be added does not keep the others out.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -14,7 +18,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.model import TableId, TableName
-from penstock.model.errors import AccessDenied, PublicationMissing
+from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady, PublicationMissing
 from penstock.postgres.connection import Connection, explain
 from penstock.postgres.ownership import is_trusted
 
@@ -25,6 +29,10 @@ _REMEDY = (
     "or let their owner make the publication and set create_publication: false; "
     "`penstock grant` prints the SQL for both"
 )
+
+_LOCKED = "somebody holds a lock on it. It is tried again"
+_PATIENCE = 2
+"""So many locks are waited for in one look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,17 @@ class Publication:
     """Whether it publishes stored generated columns (18 and later)."""
     actions: frozenset[str]
     """Of insert, update, delete, truncate: those that it publishes."""
+    owner: str
+    trusted: bool
+    """Whether its owner is the pipeline's role, or one above it."""
+
+    def refuse_if_a_strangers(self) -> None:
+        if not self.trusted:
+            raise NotReady(
+                f"the publication {self.name} belongs to {self.owner}, who would choose what is published",
+                remedy="If nobody needs it, drop it; or give it to the role that runs the pipeline: alter "
+                "publication … owner to …; or set create_publication: false to use it as it is",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +71,24 @@ def describe(connection: Connection, name: str) -> Publication | None:
         sql.SQL(
             """
         select pubname, puballtables, pubviaroot,
-               coalesce(obj_description(oid, 'pg_publication') = %s, false) and {},
+               coalesce(obj_description(oid, 'pg_publication') = %s, false),
                coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false),
                array_remove(array[
                    case when pubinsert then 'insert' end, case when pubupdate then 'update' end,
-                   case when pubdelete then 'delete' end, case when pubtruncate then 'truncate' end], null)
+                   case when pubdelete then 'delete' end, case when pubtruncate then 'truncate' end], null),
+               pg_get_userbyid(pubowner), coalesce({}, false)
         from pg_publication p
         where pubname = %s
         """
         ).format(is_trusted(sql.SQL("pubowner"))),
         (MARK, name),
     ).fetchone()
-    return Publication(row[0], row[1], row[2], row[3], row[4], frozenset(row[5])) if row else None
+    if row is None:
+        return None
+    _, for_all, via_root, marked, generated, actions, owner, trusted = row
+    return Publication(
+        name, for_all, via_root, marked and trusted, generated, frozenset(actions), owner, trusted
+    )
 
 
 def tables(
@@ -72,25 +97,70 @@ def tables(
     """What the publication publishes, in effect: schemas, partitions and column lists settled; all of it, or
     those tables that are asked for."""
     rows = connection.execute(
-        # Before 15 there are neither column lists nor row filters, and the view does not have the columns.
-        """
-        select p.published ->> 'schemaname', p.published ->> 'tablename',
-               coalesce(
-                   (select array_agg(c) from jsonb_array_elements_text(
-                       nullif(p.published -> 'attnames', 'null')) c),
-                   (select array_agg(a.attname::text order by a.attnum) from pg_attribute a
-                    where a.attnum > 0 and not a.attisdropped and a.attrelid = format('%%I.%%I',
-                        p.published ->> 'schemaname', p.published ->> 'tablename')::regclass)),
-               p.published ->> 'rowfilter'
-        from (select to_jsonb(t) as published from pg_publication_tables t
-              where t.pubname = %(name)s and (%(only)s::oid[] is null or (t.schemaname, t.tablename) in
-                    (select n.nspname, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
-                     where c.oid = any (%(only)s)))) p
-        order by 1, 2
-        """,
+        (_TABLES_15 if connection.info.server_version >= 150000 else _TABLES_14).encode(),
         {"name": name, "only": None if only is None else list(only)},
     )
     return [PublishedTable(TableName(row[0], row[1]), tuple(row[2] or ()), row[3]) for row in rows]
+
+
+# What `pg_publication_tables` says: that view opens the tables, so that it waits for one that is locked and
+# fails for one that is dropped meanwhile. Only a row filter still does.
+_TABLES = """
+    with recursive p as (
+        select oid, puballtables, pubviaroot, to_jsonb(q) ->> 'pubgencols' = 's' as generated
+        from pg_publication q where pubname = %(name)s
+    ), own (oid, numbers, condition) as ({own}
+    ), schemas (oid) as ({schemas}
+    ), listed (oid) as (
+        select oid from own
+        union
+        select c.oid from p cross join pg_class c
+        where (p.puballtables or c.relnamespace in (select oid from schemas))
+          and c.relkind in ('r', 'p') and c.relpersistence = 'p' and c.oid >= 16384
+    ), tree (oid) as (
+        select oid from listed
+        union
+        select i.inhrelid
+        from p cross join tree
+        join pg_class above on above.oid = tree.oid and above.relkind = 'p'
+        join pg_inherits i on i.inhparent = above.oid and not i.inhdetachpending
+        where not p.pubviaroot
+    )
+    select n.nspname, c.relname,
+           (select array_agg(a.attname::text order by a.attnum) from pg_attribute a
+            where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+              and case when own.numbers is null or c.relnamespace in (select oid from schemas)
+                       then a.attgenerated = '' or (a.attgenerated = 's' and p.generated)
+                       else a.attnum = any (own.numbers) end),
+           case when c.relnamespace not in (select oid from schemas)
+                then pg_get_expr(own.condition, c.oid) end
+    from p cross join tree
+    join pg_class c on c.oid = tree.oid
+    join pg_namespace n on n.oid = c.relnamespace
+    left join own on own.oid = c.oid
+    where (%(only)s::oid[] is null or c.oid = any (%(only)s))
+      and case when p.pubviaroot
+               then not c.relispartition or not exists (
+                        select from pg_partition_ancestors(c.oid) a (oid)
+                        where a.oid <> c.oid and a.oid in (select oid from listed))
+               else c.relkind <> 'p' end
+    order by 1, 2
+"""
+
+_TABLES_15 = _TABLES.format(
+    own="""
+        select r.prrelid, r.prattrs::int2[], r.prqual
+        from p join pg_publication_rel r on r.prpubid = p.oid""",
+    schemas="""
+        select s.pnnspid from p join pg_publication_namespace s on s.pnpubid = p.oid""",
+)
+_TABLES_14 = _TABLES.format(
+    own="""
+        select r.prrelid, null::int2[], null::pg_node_tree
+        from p join pg_publication_rel r on r.prpubid = p.oid""",
+    schemas="""
+        select null::oid where false""",
+)
 
 
 def ensure(
@@ -108,15 +178,19 @@ def ensure(
         raise PublicationMissing("the publication does not exist", publication=name)
     if not create:
         return []
+    if existing is not None:
+        existing.refuse_if_a_strangers()
     if existing is not None and not existing.ours:
         return [f"publication {name} is used as it is: Penstock did not make it"]
     if existing is not None and existing.all_tables:
         return [f"publication {name} is used as it is: it is for all tables"]
     try:
-        with connection.transaction():
-            if existing is None:
-                return _create(connection, name, wanted, via_partition_root)
+        if existing is not None:
             return _adjust(connection, name, wanted)
+        with connection.transaction():
+            _create(connection, name, via_partition_root)
+        added, left = _alter(connection, name, "add", wanted)
+        return [f"created publication {name} (tables: {len(added)})", *_left_out(left)]
     except psycopg.Error as error:
         explained = explain(error)
         if isinstance(explained, AccessDenied):
@@ -133,7 +207,7 @@ def drop(connection: Connection, name: str) -> bool:
     return True
 
 
-def _create(connection: Connection, name: str, wanted: set[TableName], via_partition_root: bool) -> list[str]:
+def _create(connection: Connection, name: str, via_partition_root: bool) -> None:
     parameters = [
         sql.SQL("publish = 'insert, update, delete, truncate'"),
         sql.SQL("publish_via_partition_root = {}").format(sql.Literal(via_partition_root)),
@@ -142,14 +216,9 @@ def _create(connection: Connection, name: str, wanted: set[TableName], via_parti
         parameters.append(sql.SQL("publish_generated_columns = stored"))
     publication = sql.Identifier(name)
     connection.execute(
-        sql.SQL("create publication {} {} with ({})").format(
-            publication,
-            sql.SQL("for table {}").format(_listed(wanted)) if wanted else sql.SQL(""),
-            sql.SQL(", ").join(parameters),
-        )
+        sql.SQL("create publication {} with ({})").format(publication, sql.SQL(", ").join(parameters))
     )
     connection.execute(sql.SQL("comment on publication {} is {}").format(publication, sql.Literal(MARK)))
-    return [f"created publication {name} (tables: {len(wanted)})"]
 
 
 def _adjust(connection: Connection, name: str, wanted: set[TableName]) -> list[str]:
@@ -165,19 +234,84 @@ def _adjust(connection: Connection, name: str, wanted: set[TableName]) -> list[s
         (name,),
     )
     present = {TableName(*row) for row in rows}
-    done = []
-    for verb, past, changed in (
-        (sql.SQL("add"), "added to", wanted - present),
-        (sql.SQL("drop"), "removed from", present - wanted),
-    ):
-        if changed:
+    added, left = _alter(connection, name, "add", wanted - present)
+    removed, kept = _alter(connection, name, "drop", present - wanted)
+    changes = ((added, "added to"), (removed, "removed from"))
+    done = [
+        f"{', '.join(map(str, sorted(names)))} {how} publication {name}" for names, how in changes if names
+    ]
+    return [
+        *done,
+        *_left_out(left),
+        *(f"{table} stays in publication {name}: {why}" for table, why in sorted(kept.items())),
+    ]
+
+
+def _left_out(left: dict[TableName, str]) -> list[str]:
+    return [f"{table} is left out: {why}" for table, why in sorted(left.items())]
+
+
+def _alter(
+    connection: Connection, name: str, verb: str, tables: set[TableName]
+) -> tuple[set[TableName], dict[TableName, str]]:
+    """Which tables were added (or dropped), and why the others were not. All at once, or one by one where one
+    of them is refused; what is left out is tried again at the next look."""
+    left = _busy(connection, tables) if tables else {}
+    free = tables - left.keys()
+    if not free or _change(connection, name, verb, free) is None:
+        return free, left
+    waited = 0
+    for table in sorted(free, key=lambda _: random.random()):  # nobody's is always the last one
+        why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
+        if why is not None:
+            left[table] = why
+            waited += why == _LOCKED
+    return tables - left.keys(), left
+
+
+def _change(connection: Connection, name: str, verb: str, tables: set[TableName]) -> str | None:
+    """Why not, if so."""
+    try:
+        with connection.transaction():
             connection.execute(
                 sql.SQL("alter publication {} {} table {}").format(
-                    sql.Identifier(name), verb, _listed(changed)
+                    sql.Identifier(name), sql.SQL(verb), _listed(tables)
                 )
             )
-            done.append(f"{', '.join(map(str, sorted(changed)))} {past} publication {name}")
-    return done
+    except psycopg.Error as error:
+        told = explain(error)
+        if connection.closed or isinstance(told, ConnectionFailed):
+            raise
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            return _LOCKED
+        if isinstance(
+            error, psycopg.errors.InvalidParameterValue
+        ):  # of a table, which is named, not of a row
+            return ". ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
+        return f"{told.reason}. {_REMEDY}" if isinstance(told, AccessDenied) else told.reason
+    return None
+
+
+def _busy(connection: Connection, tables: set[TableName]) -> dict[TableName, str]:
+    """Those that somebody holds a lock on, or waits for one, that ours would have to wait for. Of those that
+    are being vacuumed one is worth the try: autovacuum gives way, but only to who waits."""
+    rows = connection.execute(
+        """
+        select n.nspname, c.relname, bool_or(l.mode <> 'ShareUpdateExclusiveLock')
+        from pg_locks l
+        join pg_class c on c.oid = l.relation
+        join pg_namespace n on n.oid = c.relnamespace
+        where l.locktype = 'relation' and l.pid <> pg_backend_pid()
+          and l.database = (select d.oid from pg_database d where d.datname = current_database())
+          and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                         'AccessExclusiveLock')
+        group by 1, 2
+        """
+    ).fetchall()
+    busy = {table: for_long for *name, for_long in rows if (table := TableName(*name)) in tables}
+    vacuumed = [table for table, for_long in busy.items() if not for_long]
+    tried = random.choice(vacuumed) if vacuumed else None
+    return {table: _LOCKED for table in busy if table != tried}
 
 
 def _listed(names: Iterable[TableName]) -> sql.Composed:

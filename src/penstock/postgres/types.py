@@ -25,14 +25,30 @@ _KINDS = {
     "r": TypeKind.RANGE,
 }
 
-# A type with elements is an array only if it is its element's array type: int2vector and its like are not,
-# and print differently. The modifier of a domain is its own, that of an array belongs to the elements.
+DEPTH = 64
+"""Of domains on domains. Nobody needs so many, but anybody may make more."""
+
+# From a type down: a domain to its base, an array to its elements. A type with elements is an array only if
+# it is its element's array type: int2vector and its like are not, and print differently. The modifier of a
+# domain is its own, that of an array belongs to the elements.
 _LOOK_UP = """
-    select t.typname, t.typtype::text, t.typbasetype, t.typtypmod, coalesce(element.oid, 0)
-    from pg_type t
-    left join pg_type element on element.typarray = t.oid
-    where t.oid = %s
+    with recursive chain (oid, place) as (
+        select %(oid)s::oid, 0
+        union all
+        select coalesce(element.oid, t.typbasetype), chain.place + 1
+        from chain
+        join pg_type t on t.oid = chain.oid
+        left join pg_type element on element.oid = t.typelem and element.typarray = t.oid
+        where chain.place <= %(depth)s and (element.oid is not null or t.typbasetype <> 0)
+    )
+    select t.oid, t.typname, t.typtype::text, t.typtypmod, element.oid is not null
+    from chain
+    join pg_type t on t.oid = chain.oid
+    left join pg_type element on element.oid = t.typelem and element.typarray = t.oid
+    order by chain.place
 """
+
+Row = tuple[int, str, str, int, bool]
 
 
 class TypeCatalog:
@@ -42,20 +58,24 @@ class TypeCatalog:
         self._known: dict[tuple[int, int], ColumnType] = {}
 
     def resolve(self, oid: int, modifier: int = -1) -> ColumnType:
-        """The type, down to its base; a type that was dropped since is `unknown`, and its values text."""
+        """The type, down to its base; a type that was dropped since, or is too deep a nest of domains, is
+        `unknown`, and its values text."""
         known = self._known.get((oid, modifier))
         if known is not None:
             return known
-        row = self._look_up(oid)
-        if row is None:
+        rows = self._look_up(oid)
+        if not rows:
             return ColumnType(oid, "unknown", modifier, TypeKind.UNKNOWN)
-        name, kind, base, base_modifier, element = row
-        if element:
-            found = ColumnType(oid, name, modifier, TypeKind.ARRAY, self.resolve(element, modifier))
-        elif base:
-            found = ColumnType(oid, name, modifier, TypeKind.DOMAIN, self.resolve(base, base_modifier))
-        else:
-            found = ColumnType(oid, name, modifier, _KINDS[kind])
+        if len(rows) > DEPTH:
+            rows = [(oid, "unknown", "", -1, False)]
+        modifiers = [modifier]
+        for _, _, _, own, is_array in rows:
+            modifiers.append(modifiers[-1] if is_array else own)
+        found: ColumnType | None = None
+        for (number, name, kind, _, is_array), its in zip(reversed(rows), modifiers[-2::-1], strict=True):
+            told = TypeKind.ARRAY if is_array else _KINDS.get(kind, TypeKind.UNKNOWN)
+            found = ColumnType(number, name, its, told, found)
+        assert found is not None
         return self._known.setdefault((oid, modifier), found)
 
     def close(self) -> None:
@@ -63,15 +83,15 @@ class TypeCatalog:
             self._connection.close()
             self._connection = None
 
-    def _look_up(self, oid: int) -> tuple[str, str, int, int, int] | None:
+    def _look_up(self, oid: int) -> list[Row]:
         fresh = self._connection is None
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            row = self._connection.execute(_LOOK_UP, (oid,)).fetchone()
+            rows = self._connection.execute(_LOOK_UP, {"oid": oid, "depth": DEPTH}).fetchall()
         except psycopg.OperationalError as error:
             self.close()
             if fresh:
                 raise explain(error) from None
             return self._look_up(oid)
-        return row and (row[0], row[1], row[2], row[3], row[4])
+        return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]

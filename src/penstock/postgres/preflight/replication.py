@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.model import ZERO
+from penstock.model.errors import NotReady
 from penstock.postgres import publication as publications
 from penstock.postgres import slot as slots
 from penstock.postgres.preflight.check import (
@@ -62,6 +63,11 @@ def _owns(now: Situation, tables: list[int], detail: str) -> Check | None:
 
 
 def _existing(now: Situation, found: publications.Publication) -> Check:
+    if now.source.replication.create_publication:
+        try:
+            found.refuse_if_a_strangers()
+        except NotReady as error:
+            return failure("publication", error.reason, error.remedy)
     published = {entry.table for entry in publications.tables(now.connection, found.name)}
     parts = {table.name: table.ancestors for table in now.matched}
     covered = published | {above for name in published for above in parts.get(name, ())}
