@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
 
 from penstock.config import load
 from penstock.model import TableName
-from penstock.model.errors import NotReady, PublicationMissing
+from penstock.model.errors import NotReady
 from penstock.pipeline.feed import Feed
+from penstock.pipeline.run import Pipeline
 from penstock.postgres import ddl, recorder
 from penstock.postgres.connection import connect
 from tests.bed import Database
@@ -266,14 +268,15 @@ def test_a_partitions_owner_does_not_speak_for_the_whole_table(
     assert ("the whole",) in recorded.query("select comment from public.ddl_history")
 
 
-def test_a_start_that_fails_leaves_no_trigger_behind(source: Database, tmp_path: Path) -> None:
-    replication = {"publication_name": "nothing", "create_publication": False}
-    sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
-    config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
-    feed = Feed(config, config.sources[0])
-    with pytest.raises(PublicationMissing):
-        feed.start(threading.Event())
-    feed.stop()
+def test_a_start_that_fails_leaves_no_trigger_behind(
+    spark: SparkSession, source: Database, attacker: Attacker, tmp_path: Path
+) -> None:
+    """Whatever it is that fails: here the last of all, a registry that is somebody else's."""
+    source.execute("create table t (id int primary key)")
+    attacker.execute("create schema cdc_registry")
+    config = load(configuration(tmp_path, source, to_files(tmp_path)))
+    with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
+        Pipeline(config, threading.Event(), spark).run()
     assert source.query("select count(*) from pg_event_trigger") == [(0,)]
 
 
@@ -302,6 +305,7 @@ def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker
     feed = Feed(config, config.sources[0])
     try:
         feed.start(threading.Event())
+        feed.record_ddl()
         ((ours,),) = source.query("select 'penstock.ddl_history'::regclass::oid")
         assert feed.history == ours
         assert TableName("public", "ddl_history") not in {

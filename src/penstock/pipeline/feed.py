@@ -35,7 +35,7 @@ from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, NotReady, PenstockError, SlotLost, TableBusy
+from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.facts import Facts
 from penstock.postgres import catalog, ddl, slot
@@ -80,6 +80,9 @@ class Feed:
         """The table in which schema changes come, if they do."""
         self.marker = config.marker_for(source)
         """How markers of reloads begin, if schema changes are to be recorded at all."""
+        self.recording = False
+        """Whether the source records schema changes, as far as this start knows."""
+        self._record_at = 0.0
         self._let_go = False
         self._capture: CaptureProcess | None = None
         self._backoff = Backoff(config.retry.initial, config.retry.max)
@@ -108,24 +111,27 @@ class Feed:
                 if time.monotonic() - begun > LONG:
                     begun = float("inf")
                     self._log.info("waiting for the slot: transactions that were running must end first")
-            if not stop.is_set():
-                self._record_ddl()
         except PenstockError as error:
             self._end_capture()
             if not self._is_to_be_replaced(error):
                 raise
 
-    def _record_ddl(self) -> None:
-        """Have the source record schema changes, where that is wanted and may be. Last of all: a start that
-        fails leaves no trigger behind."""
+    def record_ddl(self) -> None:
+        """Have the source record schema changes, where that is wanted and may be. Called when all the rest of
+        a start has succeeded, destinations and all: one that fails leaves no trigger behind."""
+        if self.recording or self.marker is None or self.lost or time.monotonic() < self._record_at:
+            return
         try:
-            installed = self._install()
-        except NotReady as error:
+            self.recording = self._install()
+        except PenstockError as error:
+            if error.retry:
+                self._record_at = time.monotonic() + DISCOVERY
+                self._log.info("schema changes are not recorded yet", error=str(error))
+                return
             if self.source.ddl_capture == "on":
                 raise
             self._log.warning("schema changes show with a table's next change", error=str(error))
-            installed = False
-        if installed:
+        if self.recording:
             self.discover()
         else:
             self.marker = None
@@ -277,7 +283,6 @@ class Feed:
         self._remove_spool()
         self._tell(launch.prepare(self.source))
         self._begin()
-        self._record_ddl()
         self.lost, self._let_go = None, False
         self._backoff.reset()
         self._log.info("capture begins anew", slot=self.spec.slot)

@@ -104,6 +104,8 @@ class Reloads:
             self._log.info(f"reload: {marker.action}", table=name, export_id=str(marker.export_id))
 
     def settle(self) -> None:
+        if not self._stream.feed.recording:
+            return  # nobody tells of markers
         asked = self._open is None
         if self._open is None:
             self._open = list(self._target.reloads(self._source))

@@ -140,6 +140,9 @@ class Pipeline:
             if stream is not None:
                 self._waiting.remove(lane)
                 self._streams.append(stream)
+        for feed in self._feeds:
+            if not any(lane.untried for lane in self._waiting if lane.feed is feed):
+                feed.record_ddl()
         for stream in self._streams:
             stream.drive.check(spark)
             stream.drive.tick()
@@ -270,8 +273,10 @@ class Lane:
     """A pair of source and destination whose stream has not begun: the destination may not be there yet."""
 
     def __init__(self, config: Config, feed: Feed, target: Target) -> None:
+        self.feed = feed
+        self.untried = True
+        """Whether nothing is known yet of what speaks against it."""
         self._config = config
-        self._feed = feed
         self._target = target
         self._destination = next(d for d in config.destinations if d.name == target.name)
         self._backoff = Backoff(config.retry.initial, config.retry.max)
@@ -279,9 +284,9 @@ class Lane:
         self._log = structlog.get_logger("penstock.pipeline")
 
     def open(self, store: Store, spark: SparkSession) -> Stream | None:
-        if time.monotonic() < self._again_at or not self._feed.readable:
+        if time.monotonic() < self._again_at or not self.feed.readable:
             return None
-        stream = Stream(self._config, self._feed, self._target, self._destination, store)
+        stream = Stream(self._config, self.feed, self._target, self._destination, store)
         try:
             self._target.open(spark)
             if stream.start(spark):
@@ -296,6 +301,7 @@ class Lane:
             pause = self._backoff.pause()
             self._log.warning("waiting", error=str(error), again_in=round(pause, 1))
             self._again_at = time.monotonic() + pause
+        self.untried = False
         return None
 
 

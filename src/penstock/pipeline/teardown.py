@@ -43,6 +43,11 @@ def remove(config: Config) -> Iterator[str]:
                     yield f"dropped publication {source.publication_name}"
                 if source.ddl_capture != "off" and ddl.remove(connection):
                     yield "dropped the event triggers that record schema changes"
+                elif ddl.is_installed(connection):
+                    yield (
+                        "left the event triggers that record schema changes: another publication has them, "
+                        "or the role may not drop capture_ddl_trigger and capture_ddl_drop_trigger"
+                    )
             if another is not None:
                 yield f"left spool {spool}: {another.reason}"
             elif spool.exists():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.config.tables import HISTORY
 from penstock.model import ZERO
 from penstock.model.errors import NotReady
+from penstock.postgres import ddl
 from penstock.postgres import publication as publications
 from penstock.postgres import slot as slots
 from penstock.postgres.preflight.check import (
@@ -73,7 +75,11 @@ def _existing(now: Situation, found: publications.Publication) -> Check:
     covered = published | {above for name in published for above in parts.get(name, ())}
     missing = [table for table in now.captured if table.name not in covered]
     chosen = {table.name for table in now.captured}
-    beyond = {name for name in published if chosen.isdisjoint({name, *parts.get(name, ())})}
+    beyond = {
+        name
+        for name in published
+        if chosen.isdisjoint({name, *parts.get(name, ())}) and not now.source.tables.is_ours(name)
+    }
     if now.makes_publication and (missing or beyond):
         changes = ((some(table.name for table in missing), "added"), (some(beyond), "removed"))
         said = ", ".join(f"{names} {verb}" for names, verb in changes if names)
@@ -97,6 +103,13 @@ def _existing(now: Situation, found: publications.Publication) -> Check:
             "publication",
             f"{found.name} also publishes {some(beyond)}, which the configuration does not choose",
             "Include them, or run: alter publication … drop table …",
+        )
+    unheard = now.source.ddl_capture != "off" and HISTORY not in published and not now.makes_publication
+    if unheard and ddl.is_installed(now.connection):
+        return warning(
+            "publication",
+            f"{found.name} does not publish {HISTORY}, where schema changes are recorded",
+            f"Run: alter publication … add table {HISTORY}",
         )
     whose = "Penstock's" if found.ours else "used as it is"
     return ok("publication", f"{found.name}, {whose}, tables: {len(published)}")
