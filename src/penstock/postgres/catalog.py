@@ -1,9 +1,8 @@
 """What the source's catalog says of its tables.
 
-A statement each, for all tables at once: tables, sizes, columns, constraints, indexes. `matching` has every
-table that the configuration's globs choose, `tables` those of them that logical replication can follow:
-unlogged and foreign tables have no changes in the WAL, and a partition comes with the table that it is
-part of.
+A statement each, for all tables at once. `matching` has every table that the configuration's globs choose,
+`tables` those of them that logical replication can follow: unlogged and foreign tables have no changes in the
+WAL, and a partition comes with the table that it is part of.
 
 Whoever owns a table may lock it or drop it while we look. To tell sizes, and expressions that name columns,
 takes a lock: `outlined` does without them, `matching` without those of tables that are locked.
@@ -29,8 +28,6 @@ DEPTH = 64
 
 UNTOLD = "…"
 """In the place of an expression that cannot be had without waiting for a lock."""
-
-_ATTEMPTS = 3
 
 
 class TableKind(StrEnum):
@@ -157,11 +154,11 @@ def captured(matched: list[Table]) -> list[Table]:
 def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
     """Every table that is chosen, whether or not it can be followed, with all its details; of one that is
     locked, or where tables come and go too fast, without expressions and sizes."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(3):
         oids = _chosen(connection, selection)
         try:
             with _hardly_waiting(connection):
-                return detailed(connection, oids, shut=_locked(connection, oids))
+                return detailed(connection, oids, shut={row[0] for row in connection.execute(_LOCKED)})
         except psycopg.Error as error:
             if not is_passing(error):
                 raise
@@ -178,7 +175,7 @@ def outlined(connection: Connection, selection: TablesConfig) -> list[Table]:
 
 def detailed(connection: Connection, oids: list[int], shut: Collection[int] = ()) -> list[Table]:
     """These tables, as far as there are such; of those that are `shut` without what takes a lock."""
-    size = sizes(connection, [oid for oid in oids if oid not in shut])
+    size = sizes(connection, oids)
     found = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES, (oids,))]
     columns = _by_table(connection, _COLUMNS, oids, shut)
     constraints = _by_table(connection, _CONSTRAINTS, oids, shut)
@@ -188,7 +185,7 @@ def detailed(connection: Connection, oids: list[int], shut: Collection[int] = ()
 
 def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
     """Of these tables, by oid; a table or partition that is locked counts nothing, and is not waited for."""
-    for _ in range(_ATTEMPTS if oids else 0):
+    for _ in range(3 if oids else 0):
         try:
             with _hardly_waiting(connection):
                 return dict(connection.execute(_SIZES, (list(oids),)).fetchall())
@@ -198,14 +195,13 @@ def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
 
 
 def is_passing(error: psycopg.Error) -> bool:
-    """Whether a look at the catalog failed for a table that was dropped or locked meanwhile: functions of the
-    server see that at once, whatever moment the statement is of."""
+    """Whether a look at the catalog failed for a table that was dropped or locked meanwhile."""
     return error.sqlstate in ("XX000", "42P01", "55P03")
 
 
 @contextmanager
 def _hardly_waiting(connection: Connection) -> Iterator[None]:
-    """A transaction, or a part of one, in which a lock that is not free is an error almost at once."""
+    """A part of a transaction in which a lock that is not free is an error almost at once."""
     with connection.transaction():
         before = connection.execute("select current_setting('lock_timeout')").fetchone()
         assert before is not None
@@ -217,11 +213,6 @@ def _hardly_waiting(connection: Connection) -> Iterator[None]:
 def _chosen(connection: Connection, selection: TablesConfig) -> list[int]:
     names = connection.execute(_NAMES).fetchall()
     return [row[0] for row in names if selection.matches(TableName(row[1], row[2]))]
-
-
-def _locked(connection: Connection, oids: list[int]) -> list[int]:
-    """Those of them that not even a reader gets."""
-    return [row[0] for row in connection.execute(_LOCKED.encode()) if row[0] in set(oids)]
 
 
 def _by_table(
