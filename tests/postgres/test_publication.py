@@ -241,7 +241,9 @@ def test_it_publishes_what_the_server_says(connection: Connection, what: str, ro
     rows = connection.execute(
         "select schemaname, tablename, attnames::text[], rowfilter from pg_publication_tables order by 1, 2"
     )
-    said = {TableName(row[0], row[1]): (set(row[2] or ()), row[3]) for row in rows}
+    # Before 18 the view has generated columns, which the stream has not.
+    unsent = {"g"} if connection.info.server_version < 180000 else set()
+    said = {TableName(row[0], row[1]): (set(row[2] or ()) - unsent, row[3]) for row in rows}
     found = publication.tables(connection, "p")
     assert {entry.table: (set(entry.columns), entry.row_filter) for entry in found} == said
     assert len(found) == len(said)
