@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import psycopg
+import pytest
 import yaml
 from psycopg import sql
 from pyspark.sql import SparkSession
@@ -116,16 +118,25 @@ def make_types(connection: psycopg.Connection[Any], types: list[dict[str, Any]])
         connection.execute(sql.SQL(statement).format(more) if "{}" in statement else statement.encode())
 
 
-def described(source: Database, name: str) -> dict[str, Any]:
+def described(
+    source: Database,
+    name: str,
+    dropped: Collection[str] = (),
+    computed: Mapping[str, ColumnType] | None = None,
+) -> dict[str, Any]:
     """The document of a table, as a copy would have it."""
+    made = computed or {}
     ((oid,),) = source.query("select %s::regclass::oid", name)
     with connect(source.dsn) as connection:
         (table,) = catalog.detailed(connection, [oid])
-        types = description.types(connection, table)
-    columns = tuple(Column(c.name, ColumnType(c.type_oid, c.type), key=False) for c in table.columns)
-    schema = TableSchema(TableId(oid), 1, table.name, ReplicaIdentity.DEFAULT, columns)
-    delivery = Delivery("source", schema, table.name, primary_key=("id",))
-    text = description.document(table, delivery, 3, Lsn.parse("0/ABC"), types)
+        columns = tuple(
+            Column(c.name, made.get(c.name, ColumnType(c.type_oid, c.type)), key=False)
+            for c in table.columns
+            if c.name not in dropped
+        )
+        schema = TableSchema(TableId(oid), 1, table.name, ReplicaIdentity.DEFAULT, columns)
+        delivery = Delivery("source", schema, table.name, primary_key=("id",), computed=frozenset(made))
+        text = description.document(connection, table, delivery, 3, Lsn.parse("0/ABC"))
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 
@@ -239,3 +250,54 @@ def test_a_description_has_all_of_a_table(source: Database) -> None:
     assert indexes["price_at"]["columns"] == ["price", "at"]
     assert indexes["price_at"]["unique"]
     assert [one["name"] for one in found["types"]] == ["public.money_"]
+
+
+@pytest.mark.every_server
+def test_a_description_has_nothing_that_depends_on_a_hidden_column(source: Database) -> None:
+    source.execute(
+        "create type grade as enum ('hush1', 'hush2')",
+        "create type shown as enum ('a', 'b')",
+        "create domain salary as int check (value <> 4711)",
+        """
+        create table people (
+            id int primary key,
+            secret grade default 'hush1',
+            pay salary default 4711 unique,
+            mood shown default 'a',
+            note varchar(9) default 'fine',
+            size int check (size > 0),
+            twice int generated always as (size * 2) stored,
+            earned int generated always as (pay + 4711) stored,
+            boss int references people (pay),
+            constraint by_secret check (size > 1 or secret <> 'hush2'),
+            constraint whole check (people is distinct from row(1, 'hush1', 1, 'a', 'x', 1, 1, 1, 1)::people),
+            constraint included unique (note) include (secret),
+            exclude using btree (size with =, pay with =)
+        )
+        """,
+        "create index of_note on people (lower(note)) where size > 1",
+        "create index of_condition on people (note) where secret = 'hush1'",
+        "create index of_expression on people ((pay + 4711), note)",
+        "create index of_include on people (note) include (secret)",
+        "create index of_pay on people (size, pay)",
+        "create index of_whole on people (note) where people is not null",
+    )
+    found = described(source, "people", ["secret"], {"pay": ColumnType(1700, "numeric", (10 << 16 | 2) + 4)})
+    columns = {column.pop("name"): column for column in found["columns"]}
+    assert columns["pay"] == {"type": "numeric(10,2)"}
+    assert columns["earned"] == {"type": "integer", "nullable": True}
+    assert columns["boss"] == {"type": "integer", "nullable": True}
+    assert columns["note"] == {
+        "type": "character varying(9)", "length": 9, "nullable": True, "default": "'fine'::character varying"
+    }  # fmt: skip
+    assert columns["twice"]["generated"] == "(size * 2)"
+    assert [*columns] == ["id", "pay", "mood", "note", "size", "twice", "earned", "boss"]
+    assert [one["name"] for one in found["types"]] == ["public.shown"]
+    assert [one["name"] for one in found["indexes"]] == ["of_note", "people_pkey"]
+    assert [one["name"] for one in found["constraints"]] == ["people_pkey", "people_size_check"]
+    assert [text for text in ("hush", "4711", "secret", "grade", "salary") if text in str(found)] == []
+    kept = ColumnType(source.query("select 'grade'::regtype::oid")[0][0], "grade")
+    found = described(source, "people", ["pay"], {"secret": kept})
+    assert found["columns"][1] == {"name": "secret", "type": "text"}
+    assert "hush" not in str(found)
+    assert "hush1" in str(described(source, "people")), "without rules all of it is told"

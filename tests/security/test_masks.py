@@ -226,6 +226,11 @@ def attacked(source: Database) -> Database:
         source.execute(
             f"create table {name} (id int primary key, {columns})", f"insert into {name} values (1, {values})"
         )
+    source.execute(
+        f"alter table many_fine alter secret set default '{CANARY}', alter email set default '{CANARY}'",
+        f"alter table many_fine add check (secret = '{CANARY}' or id > 0)",
+        f"create index on many_fine (note) where email <> '{CANARY}'",
+    )
     return source
 
 
@@ -234,6 +239,11 @@ def attack(source: Database, attacks: dict[str, str]) -> None:
     for name, statement in attacks.items():
         now = statement.split()[-1] if "rename to" in statement else name
         source.execute(f"{statement}; update {now} set id = 2")
+    source.execute(
+        f"create index hiding on many_fine (note) where secret <> '{CANARY}'",
+        f"alter table many_fine add column more text check (email = '{CANARY}' or id > 0)",
+        "create index told on orders (note)",
+    )
     source.execute("update many_fine set note = 'went on'")
 
 
@@ -257,6 +267,10 @@ def test_no_column_and_no_table_gets_out_of_its_rule_by_another_name(
         attack(attacked, ATTACKS)
         until_stopped(pipeline, {*ATTACKS})
         pipeline.until(lambda: everything(destination, files).count("went on") == 2)
+        told = everything(destination, files)
+        assert "--   create index told on orders (note)" in told, "of a table without a rule all is told"
+        assert "] CREATE INDEX\n\n" in told
+        assert 'alter table "public"."many_fine" add column "more" text;' in told
         retry(file, ["*.*"])
         pipeline.until(lambda: not requests(pipeline))
         until_stopped(pipeline, {*ATTACKS})

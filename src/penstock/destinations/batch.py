@@ -46,7 +46,8 @@ class ChangeBatch:
     messages: tuple[Slice, ...] = ()
     """Logical messages (`pg_logical_emit_message`)."""
     ddl: tuple[DdlEvent, ...] = ()
-    """Schema changes of these tables, as the source recorded them."""
+    """Schema changes as the source recorded them; without text where a rule of the destination hides
+    anything of the table."""
     markers: tuple[Marker, ...] = ()
     refused_markers: tuple[RefusedMarker, ...] = ()
     """What asks for reloads of tables."""

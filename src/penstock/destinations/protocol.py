@@ -46,6 +46,8 @@ class Delivery:
     kind: Kind = Kind.CLONE
     primary_key: tuple[str, ...] = ()
     """Of the table at the source, if all of it is delivered."""
+    computed: frozenset[str] = frozenset()
+    """Columns that a rule makes: what the source says of one of that name is not for the destination."""
 
     @property
     def id(self) -> TableId:

@@ -173,7 +173,7 @@ class Stream:
                 tuple(chosen),
                 complete,
                 messages,
-                tuple(told),
+                tuple(self.tables.tellable(told, chosen)),
                 tuple(markers),
                 tuple(refused),
             )

@@ -8,7 +8,7 @@ leaves a hold that the next start finds by the phase.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import structlog
 
 from penstock.config.models import DestinationConfig, DestinationTable
-from penstock.destinations.protocol import Delivery, Kind
+from penstock.destinations.protocol import Delivery, Kind, TableChanges
 from penstock.model import Lsn, TableId, TableName, TableSchema
+from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import Facts
@@ -137,6 +138,17 @@ class Tables:
             error = left
         if error is not None:
             raise error.at(table=name)
+
+    def tellable(self, events: Sequence[DdlEvent], chosen: Iterable[TableChanges]) -> Sequence[DdlEvent]:
+        """Schema changes as the destination may know them. What a rule hides may stand in the text of a
+        command, as a default, in a check: where rules hide anything, only tables without have their text."""
+        if not any(any(rules.masks) for rules in self._config.tables.values()):
+            return events
+        names = {(state.key.table, state.name) for state in self}
+        names |= {(run.delivery.id, run.delivery.table.name) for found in chosen for run in found.runs}
+        masked = {table for table, name in names if any(self.rules(name).masks)}
+        clear = {table for table, _ in names} - masked
+        return [event if event.table in clear else replace(event, command="") for event in events]
 
     def rules(self, name: TableName) -> DestinationTable:
         return rules_of(self._config, name)

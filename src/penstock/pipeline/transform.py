@@ -152,7 +152,9 @@ def judged(images: DataFrame, transform: Transform) -> DataFrame:
 def delivered(delivery: Delivery, transform: Transform) -> Delivery:
     names = set(transform.delivered.column_names)
     key = delivery.primary_key if names.issuperset(delivery.primary_key) else ()
-    return delivery.at(transform.delivered, key)
+    columns = zip(transform.delivered.columns, transform.imaging.taken, strict=True)
+    computed = frozenset(column.name for column, place in columns if place is None)
+    return replace(delivery.at(transform.delivered, key), computed=computed)
 
 
 def _read_images(

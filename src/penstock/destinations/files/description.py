@@ -1,5 +1,8 @@
 """`schema.yml`: what a full copy is a copy of, as the catalog says under the copy's own snapshot.
 
+Of a column that is not delivered, or that a rule computes, the source's description stays away, and with it
+whatever depends on the column: an index may have values of it in its condition, a check may list them.
+
 `types` has what the columns' types consist of, as far as PostgreSQL does not bring them, each after those
 that it is made of: whoever creates them in this order can create the table in an empty database.
 """
@@ -7,14 +10,15 @@ that it is made of: whoever creates them in this order can create the table in a
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import yaml
 
 from penstock.destinations.protocol import Delivery
-from penstock.model import Lsn
+from penstock.model import Column, Lsn
 from penstock.postgres.catalog import Constraint, Index, Table, TableColumn
 from penstock.postgres.connection import Connection
 
@@ -22,24 +26,24 @@ _MODIFIERS = re.compile(r"\((\d+)(?:,(-?\d+))?\)")
 _TEXTS = re.compile(r"^(character|bit)\b")
 
 
-def document(
-    table: Table, delivery: Delivery, rows: int, lsn: Lsn, types: Sequence[dict[str, Any]] = ()
-) -> bytes:
-    """Of the columns that are delivered; one that a transform made has no description but its type."""
+def document(connection: Connection, table: Table, delivery: Delivery, rows: int, lsn: Lsn) -> bytes:
+    """Of the columns that are delivered; one that a rule computes has no description but its type."""
+    table = shown(connection, table, delivery)
     known = {column.name: column for column in table.columns}
-    names = delivery.table.column_names
     described = {
         "table": {"schema": table.name.schema, "name": table.name.name, "row_count": rows},
         "columns": [
-            _column(known[name], table) if name in known else {"name": name, "type": "text"} for name in names
+            _column(known[column.name], table)
+            if column.name in known
+            else {"name": column.name, "type": _computed_type(connection, column)}
+            for column in delivery.table.columns
         ],
-        "types": list(types),
-        "indexes": [_index(index) for index in table.indexes if _has(names, index.columns)],
+        "types": types(connection, table),
+        "indexes": [_index(index) for index in table.indexes],
         "constraints": [
             {"name": one.name, "type": kind, "columns": list(one.columns), **_more(one)}
             for kind, found in _constraints(table)
             for one in found
-            if _has(names, one.columns)
         ],
         "metadata": {
             "exported_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -51,8 +55,71 @@ def document(
     return text.encode()
 
 
-def _has(names: tuple[str, ...], columns: tuple[str, ...]) -> bool:
-    return set(columns) <= set(names)
+def shown(connection: Connection, table: Table, delivery: Delivery) -> Table:
+    """What there is to be said of a table: nothing that depends on a column whose values do not leave as they
+    are."""
+    names = set(delivery.table.column_names) - delivery.computed
+    hidden = [column.number for column in table.columns if column.name not in names]
+    found = set(connection.execute(_DEPENDENT, {"table": table.id, "hidden": hidden}).fetchall())
+
+    def clear(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
+        return tuple(one for one in constraints if ("constraint", one.name) not in found)
+
+    return replace(
+        table,
+        columns=tuple(
+            replace(column, generated=None) if ("column", column.name) in found else column
+            for column in table.columns
+            if column.name in names
+        ),
+        primary_key=next(iter(clear([table.primary_key] if table.primary_key else [])), None),
+        unique=clear(table.unique),
+        foreign_keys=clear(table.foreign_keys),
+        checks=clear(table.checks),
+        indexes=tuple(index for index in table.indexes if ("index", index.name) not in found),
+    )
+
+
+# An index of a constraint depends on that alone, so the index's columns are looked at as well. An expression
+# over the whole row (a `Var` with number 0) depends on the table, as others do that name no column.
+_DEPENDENT = """
+    with uses (class, object, part) as (
+        select d.classid, d.objid, d.objsubid from pg_depend d
+        where d.refclassid = 'pg_class'::regclass and d.refobjid = %(table)s
+          and d.refobjsubid = any(%(hidden)s::int[])
+    )
+    select 'index', c.relname
+    from pg_index i
+    join pg_class c on c.oid = i.indexrelid
+    where i.indrelid = %(table)s and cardinality(%(hidden)s::int[]) > 0
+      and (i.indkey::int2[]::int[] && %(hidden)s::int[]
+           or concat(i.indexprs::text, i.indpred::text) ~ ':varattno 0\\M'
+           or ('pg_class'::regclass, i.indexrelid) in (select class, object from uses))
+    union all
+    select 'constraint', c.conname
+    from pg_constraint c
+    where c.conrelid = %(table)s and cardinality(%(hidden)s::int[]) > 0
+      and (c.conkey::int[] && %(hidden)s::int[]
+           or c.conbin::text ~ ':varattno 0\\M'
+           or ('pg_constraint'::regclass, c.oid) in (select class, object from uses))
+    union all
+    select 'column', a.attname
+    from pg_attribute a
+    join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+    where a.attrelid = %(table)s
+      and (('pg_attrdef'::regclass, d.oid, 0) in (select class, object, part from uses)
+           or ('pg_class'::regclass, a.attrelid, a.attnum::int) in (select class, object, part from uses))
+"""
+
+
+def _computed_type(connection: Connection, column: Column) -> str:
+    """PostgreSQL's own type that a computed column has; of another one nothing is described: it is text."""
+    row = connection.execute(
+        "select format_type(oid, %s) from pg_type"
+        " where oid = %s and typnamespace = 'pg_catalog'::regnamespace",
+        (column.type.modifier, column.type.oid),
+    ).fetchone()
+    return str(row[0]) if row else "text"
 
 
 def _column(column: TableColumn, table: Table) -> dict[str, Any]:

@@ -148,8 +148,7 @@ class FilesTarget:
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
-            types = description.types(connection, described)
-        text = description.document(described, copy.delivery, rows, copy.lsn, types)
+            text = description.document(connection, described, copy.delivery, rows, copy.lsn)
         return FinishedCopy(batch, copy.lsn, rows, data, self._storage.write(f"{folder}/schema.yml", [text]))
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
