@@ -185,13 +185,13 @@ def requests(pipeline: Running) -> list[Any]:
 
 
 def everything(destination: Database, files: Path) -> str:
-    """All that has arrived, as text."""
+    """All that has arrived, as text; what begins with a dot is still being written."""
     names = destination.query(
         "select format('%I.%I', schemaname, tablename) from pg_tables"
         " where schemaname not in ('pg_catalog', 'information_schema')"
     )
     rows = [row for (name,) in names for row in contents(destination, name)]
-    kept = [unpacked(str(path)).decode() for path in files.rglob("*") if path.is_file()]
+    kept = [unpacked(str(path)).decode() for path in files.glob("[!.]*/**/[!.]*.*") if path.is_file()]
     return "\n".join([*rows, *kept])
 
 
