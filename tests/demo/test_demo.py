@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,9 +17,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.cli.demo import _report
+from penstock.cli.demo import _folder, _report
 from penstock.demo.proof import Checksum
 from penstock.demo.run import Verdict
+from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
 
 DEMO = [sys.executable, "-c", "from penstock.cli import main; main()", "demo"]
@@ -65,3 +70,56 @@ def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Source and destination are equal." in done.stdout
+
+
+def servers() -> set[str]:
+    """The command lines of servers that run in a demo's folder."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found.add(file.read_text().replace("\0", " "))
+    return {command for command in found if "/tmp/penstock-demo-" in command and "bin/postgres " in command}
+
+
+def test_a_signal_ends_the_demo_and_nothing_is_left() -> None:
+    for number, moment in ((signal.SIGTERM, "Starting PostgreSQL"), (signal.SIGHUP, "Starting the pipeline")):
+        folders, before = set(Path("/tmp").glob("penstock-demo-*")), servers()
+        demo = subprocess.Popen(
+            [*DEMO, "--seconds", "60", "--rows", "10"],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            assert demo.stdout is not None
+            assert any(moment in line for line in demo.stdout)
+            made = {*Path("/tmp").glob("penstock-demo-*")} - folders
+            made |= {
+                Path(place)
+                for command in servers() - before
+                for place in re.findall("/tmp/penstock-[a-z]+-[a-z0-9_]+", command)
+            }
+            demo.send_signal(number)
+            assert demo.wait(60) == 128 + number
+            assert made
+            assert [place for place in made if place.exists()] == []
+            assert servers() - before == set()
+        finally:
+            demo.kill()
+            demo.communicate()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_server_comes_through_the_folder_that_is_kept(folder: Path, there: bool) -> None:
+    keep = folder / "closed" if there else folder / "some" / "where" / "new"
+    if there:
+        keep.mkdir(0o700)
+    umask = os.umask(0o077)
+    try:
+        with _folder(keep) as made:
+            server = PostgresServer(made / "postgres")
+            assert server.folder.parent == keep
+    finally:
+        os.umask(umask)
+    assert keep.exists()
+    assert os.geteuid() or keep.stat().st_mode & 0o777 == 0o711

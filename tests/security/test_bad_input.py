@@ -15,6 +15,7 @@ import yaml
 
 import penstock
 from penstock.config import load
+from penstock.config.destinations import FilesOptions
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import ConfigError, DatabaseMissing
 from penstock.postgres.connection import connect
@@ -188,6 +189,88 @@ def test_an_unknown_type_of_destination_is_told_with_its_line(
 ) -> None:
     text = SMALLEST + f"destinations:\n- name: d\n  type: {written}\n"
     assert refused(tmp_path, text).strip() == f"shop.yml:5: destinations[0].type: {said}"
+
+
+# Shapes that nobody expects, and secrets in the wrong place
+
+
+@pytest.mark.parametrize(
+    ("written", "environ", "said"),
+    [
+        ("destinations:\n  - files\n", {}, "shop.yml:4: destinations[0]: expected keys below it"),
+        ("destinations:\n  -\n", {}, "shop.yml:4: destinations[0]: expected keys below it"),
+        ("", {"PENSTOCK_DESTINATIONS__0": "x"}, "DESTINATIONS__0: destinations[0]: expected keys below it"),
+        ("", {"PENSTOCK_DESTINATIONS": "[null]"}, "DESTINATIONS: destinations[0]: expected keys below it"),
+        ("? [a]\n: b\n", {}, "shop.yml:3: expected YAML: a key of one value"),
+        ("spool:\n  ? {a: b}\n  : c\n", {}, "shop.yml:4: expected YAML: below `spool` a key of one value"),
+        ("", {"PENSTOCK_SPOOL": "{[a]: b}"}, "variable PENSTOCK_SPOOL: spool: expected keys below it"),
+    ],
+)
+def test_what_has_another_shape_is_refused_with_its_place(
+    tmp_path: Path, written: str, environ: dict[str, str], said: str
+) -> None:
+    assert said in refused(tmp_path, SMALLEST + written, environ)
+
+
+@pytest.mark.parametrize(
+    "written", ["yes", str(10**20), "4294967295", "'4294967295'", "-1", "'-1'", "[a]", "''", "1.5", "'１２'"]
+)
+def test_a_group_is_a_name_or_a_number_of_the_system(tmp_path: Path, written: str) -> None:
+    said = refused(tmp_path, f"{FILES}group: {written}}}\n")
+    wanted = "expected the name of a group, or its number from 0 to 4294967294"
+    assert said.startswith(f"shop.yml:4: destinations[0].group: {wanted}"), said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("written", ["staff", "'100'", "0", "4294967294", "null"])
+def test_and_such_a_group_is_taken(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(f"{FILES}group: {written}}}\n")
+    given = load(file, {}).destinations[0].settings(FilesOptions).group
+    assert given == yaml.safe_load(written)
+
+
+def test_a_mode_is_told_in_octal(tmp_path: Path) -> None:
+    assert "found 0777 (decimal 511)" in refused(tmp_path, f"{FILES}mode: 0777}}\n")
+    assert "found 1200 (decimal 640)" in refused(tmp_path, f"{FILES}mode: 640}}\n")
+
+
+CONNECTED = "pipeline: shop\nsources:\n- name: eu\n  connection: {host: db, "
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        (f"{FILES}credentials: 'hunter2'}}\n", {}),
+        (f"{FILES}file_registry: 'hunter2'}}\n", {}),
+        (SMALLEST + "destinations: [{name: p, type: python, class: a.B, options: 'hunter2'}]\n", {}),
+        (SMALLEST + "destinations: [{name: p, type: postgres, connection: 'hunter2'}]\n", {}),
+        (SMALLEST + "destinations: [hunter2]\n", {}),
+        (SMALLEST + "spark: {conf: hunter2}\n", {}),
+        (SMALLEST, {"PENSTOCK_STATE": "hunter2"}),
+        (SMALLEST, {"PENSTOCK_SOURCES": "hunter2"}),
+        (SMALLEST, {"PENSTOCK_SOURCES__0__CONNECTION": "hunter2"}),
+        (SMALLEST, {"PENSTOCK_SOURCES__0__TABLES": "hunter2"}),
+        (SMALLEST, {"PENSTOCK_DESTINATIONS": "[hunter2"}),
+        (CONNECTED + "port: hunter2}\n", {}),
+        (CONNECTED + "password_env: 'hunter2!'}\n", {}),
+        (CONNECTED + "password_env: hunter2" + "x" * 60 + "}\n", {}),
+        (f"{FILES}credentials: {{access_key_env: 'hunter2/+', secret_key_env: X}}}}\n", {}),
+        (SMALLEST + "monitoring: {port: hunter2}\n", {}),
+        (SMALLEST + "monitoring: {token_env: 'hunter2='}\n", {}),
+    ],
+)
+def test_no_secret_in_the_wrong_place_is_repeated(tmp_path: Path, text: str, environ: dict[str, str]) -> None:
+    said = refused(tmp_path, text, environ)
+    assert "expected" in said
+    assert "hunter2" not in said
+
+
+def test_a_missing_variable_is_named_if_it_is_a_name(tmp_path: Path) -> None:
+    said = refused(tmp_path, CONNECTED + "password_env: SHOP_PASSWORD}\n")
+    assert "expected the environment variable SHOP_PASSWORD to be set" in said
+    said = refused(tmp_path, CONNECTED + "password_env: 'p w'}\n")
+    assert "expected the variable that `password_env` names to be set" in said
 
 
 # A read-only installation, and no home

@@ -55,7 +55,9 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     known = True
     for source in config.sources:
         captured, found = _spool(config, source)
-        yield ("source", source.name), preflight.run(source, config.spool.path, captured) + found
+        checks = preflight.run(source, config.spool.path, captured)
+        checks = [one for one in checks if not found or one.name != "spool"]  # the same, in fewer words
+        yield ("source", source.name), checks + found
         try:
             tables += foreseen(source) if config.destinations else []
         except PenstockError:
@@ -82,6 +84,9 @@ def _spool(config: Config, source: SourceConfig) -> tuple[Lsn | None, list[Check
         return manifest.position(_found(spec)), []
     except (NotPrivate, WrongSpool) as error:
         return None, [failure("spool", f"{error.where['file']}: {error.reason}", error.remedy)]
+    except PermissionError as error:
+        remedy = "Run it as the user that the pipeline runs as"
+        return None, [failure("spool", f"{error.filename}: {error.strerror}", remedy)]
     except (SpoolDamaged, sqlite3.Error) as error:
         remedy = "Restore it from a backup, or remove the spool and copy the tables anew"
         return None, [failure("spool", f"its manifest does not open: {error}", remedy)]
@@ -125,10 +130,11 @@ def _rules(config: Config, destination: DestinationConfig, tables: list[TableSch
             found += _expressions(config, destination, tables)
         except PenstockError as error:
             unknown = [failure("rules", f"expressions could not be read: {error.reason}", error.remedy)]
+    mend = REMEDY.partition(";")[0]  # without the advice to be less strict, where that was followed
     checks = [
         failure("rules", str(finding), REMEDY)
         if finding.certain and destination.strict
-        else warning("rules", str(finding), REMEDY if finding.certain else "")
+        else warning("rules", str(finding), mend if finding.certain else "")
         for finding in found
     ]
     holds = "; ".join(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from penstock.cli.ending import Ending
 
 if TYPE_CHECKING:
     from penstock.demo.run import Progress, Verdict
@@ -47,23 +51,18 @@ def demo(
     logs.to_stderr(logging.WARNING)
     end = "stream" if to is To.SPARK else "destination"
     console = Console(highlight=False)
-    if keep is not None and keep.exists() and any(keep.iterdir()):
-        raise typer.BadParameter(f"{keep} is not empty")
+    if keep is not None and keep.exists() and (not keep.is_dir() or any(keep.iterdir())):
+        raise typer.BadParameter(f"{keep} is not {'empty' if keep.is_dir() else 'a folder'}")
     os.umask(0o077)
-    folder = keep or Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
-    if keep is None or not keep.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            folder.chmod(0o711)  # the server is another user then, and has to come through
-    try:
+    with Ending() as ending, _folder(keep) as folder:
 
         def tell(text: str) -> None:
             console.print(f"[dim]{text} …[/]")
 
         running = (
-            Demo(folder, tell)
+            Demo(folder, tell, ending.held)
             if to is To.SPARK
-            else DeliveryDemo(folder, tell, FilesEnd if to is To.FILES else PostgresEnd)
+            else DeliveryDemo(folder, tell, FilesEnd if to is To.FILES else PostgresEnd, ending.held)
         )
         seen: list[Progress] = []
         with console.status("") as status:
@@ -83,10 +82,24 @@ def demo(
         equal = _report(console, verdicts, running.problems, end)
         if keep is not None:
             console.print(f"Everything is in {folder}")
+    raise typer.Exit(0 if equal else 1)
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    """Under root the server is another user, and has to come through the folder and what we make above it."""
+    folder = keep.absolute() if keep else Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
+    try:
+        missing = [place for place in folder.parents if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in (folder, *missing):
+            found = place.stat()
+            if os.geteuid() == found.st_uid == 0:
+                place.chmod(stat.S_IMODE(found.st_mode) | 0o711)
+        yield folder
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
-    raise typer.Exit(0 if equal else 1)
 
 
 def _line(progress: Progress) -> str:

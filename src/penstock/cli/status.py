@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from penstock.config import Config
 
 COLOURS = {"ready": "green", "errored": "red"}
 
@@ -25,7 +31,8 @@ def status(
     from penstock.config import load
     from penstock.pipeline.status import collect
 
-    found = collect(load(config))
+    with _without_traces(load(config)) as (settings, started):
+        found = collect(settings)
     if as_json:
         print(json.dumps(found))
         return
@@ -33,10 +40,36 @@ def status(
     found = _for_people(found)
     running = found["running"]
     console.print(f"[bold]{found['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
+    if not started:
+        console.print("nothing was started yet")
     for source in found["sources"]:
         _show_source(console, source)
     for destination in found["destinations"]:
         _show_destination(console, destination)
+
+
+@contextmanager
+def _without_traces(config: Config) -> Iterator[tuple[Config, bool]]:
+    """Whoever only looks makes no store: where there is none, an empty one elsewhere says the same. And
+    whether there is one."""
+    from pydantic import SecretStr
+
+    from penstock.config.models import StateConfig
+
+    scheme, _, file = config.state.url.get_secret_value().partition(":///")
+    if scheme != "sqlite" or not file or not _is_missing(Path(file)):
+        yield config, True
+        return
+    with tempfile.TemporaryDirectory(prefix="penstock-status-") as folder:
+        empty = StateConfig(url=SecretStr(f"sqlite:///{folder}/state.db"))
+        yield config.model_copy(update={"state": empty}), False
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        return not file.exists()
+    except PermissionError:  # it may well be there
+        return False
 
 
 def _for_people(document: Any) -> Any:
@@ -100,7 +133,9 @@ def _copying(copy: dict[str, Any]) -> str:
 
 def _sentence(error: dict[str, Any]) -> str:
     place = ", ".join(f"{key} {value}" for key, value in error["where"].items())
-    return f"{error['reason']}{f' ({place})' if place else ''}. {error['remedy']}"
+    remedy = error["remedy"]
+    stop = "." if remedy and not remedy.endswith((".", "?", "!")) else ""
+    return f"{error['reason']}{f' ({place})' if place else ''}. {remedy}{stop}"
 
 
 def _size(count: int | None) -> str:

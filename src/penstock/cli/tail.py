@@ -9,7 +9,6 @@ SIGTERM and SIGHUP end it as Ctrl-C does: what was made for it is removed first.
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
 import time
@@ -18,12 +17,13 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.text import Text
+
+from penstock.cli.ending import Ending
 
 SHOWN = 60
 """Characters of a value that people are shown; JSON has all of it."""
@@ -48,7 +48,7 @@ def tail(
     spec = spec_of(loaded, loaded.source(source))
     show = _as_json if as_json else _for_people(Console(soft_wrap=True, highlight=False))
     told = Console(stderr=True, highlight=False)
-    with _Ending() as ending, _captured(spec, loaded.source(source), told, ending) as (spool, check):
+    with Ending() as ending, _captured(spec, loaded.source(source), told, ending) as (spool, check):
         left = limit
         for change in _follow(spool, check):
             name = str(change.table.name) if change.table else ""
@@ -61,45 +61,8 @@ def tail(
                     return
 
 
-class _Ending:
-    """Signals that end the process, as an exception, so that everything is left in good order."""
-
-    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-    def __init__(self) -> None:
-        self._came = 0
-        self._held = False
-
-    def __enter__(self) -> _Ending:
-        caught = [number for number in self.SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-        self._before = {number: signal.signal(number, self._end) for number in caught}  # nohup ignores SIGHUP
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        if kind is KeyboardInterrupt and self._came:
-            raise typer.Exit(128 + self._came)
-
-    def _end(self, number: int, _frame: FrameType | None) -> None:
-        again, self._came = self._came, number
-        if not self._held and (not again or number == signal.SIGINT):  # a second Ctrl-C insists
-            raise KeyboardInterrupt
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """A signal waits until what is made here is made, and will be removed."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self._came:
-            raise KeyboardInterrupt
-
-
 @contextmanager
-def _captured(spec: Any, source: Any, told: Console, ending: _Ending) -> Iterator[tuple[Path, Any]]:
+def _captured(spec: Any, source: Any, told: Console, ending: Ending) -> Iterator[tuple[Path, Any]]:
     """A spool that is being captured into, and a function that raises what ended the capture."""
     from penstock.capture.launch import CaptureProcess, temporary_publication
     from penstock.spool.writer import is_captured

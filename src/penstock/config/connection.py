@@ -32,6 +32,7 @@ KEYWORDS = {option.keyword.decode(): option for option in pq.Conninfo.get_defaul
 SECRETS = frozenset(name for name, option in KEYWORDS.items() if option.dispchar == b"*")
 COUNTS = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
 _INT = 2**31 - 1
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 OURS = {"replication", "client_encoding"}
 
 
@@ -45,7 +46,9 @@ def secret_from(info: ValidationInfo, variable: str, key: str) -> str:
     context = info.context or {}
     environ: Mapping[str, str] = context.get("environ", {})
     if variable not in environ:
-        raise wrong(f"expected the environment variable {variable} to be set", key)
+        named = _VARIABLE.fullmatch(variable)  # otherwise it may be the secret itself
+        said = f"environment variable {variable}" if named else f"variable that `{key}` names"
+        raise wrong(f"expected the {said} to be set", key)
     context.get("secret", set()).add(variable)
     return environ[variable]
 

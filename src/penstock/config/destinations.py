@@ -27,6 +27,7 @@ from penstock.config.quantities import Number, Whole
 from penstock.model.credentials import StoreKeys
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+_LAST_GROUP = 2**32 - 2
 
 
 def _identifier(given: str) -> str:
@@ -76,6 +77,16 @@ def _mode(given: object) -> str:
             "expected 0600, and to read or write for the group, or to read for others, added to it"
         )
     return f"{mode:04o}"
+
+
+def _group(given: object) -> object:
+    """The last number of 32 bits is -1 to the system, which takes it for none."""
+    text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+    is_number = re.fullmatch(r"[+-]?\d+", text.strip())
+    fits = re.fullmatch(r"[0-9]{1,10}", text) and int(text) <= _LAST_GROUP
+    if given is not None and (not text.strip() or "\0" in text or (is_number and not fits)):
+        raise ValueError(f"expected the name of a group, or its number from 0 to {_LAST_GROUP}")
+    return given
 
 
 Identifier = Annotated[str, AfterValidator(_identifier)]
@@ -215,7 +226,7 @@ class FilesOptions(Options):
         description="Permissions of the files on a disk, in octal; folders have them too, to be entered by "
         "who may read",
     )
-    group: str | Annotated[int, Field(ge=0)] | None = Field(
+    group: Annotated[str | int | None, BeforeValidator(_group)] = Field(
         default=None,
         description="Group of the files on a disk, by name or number. Default: as the system gives it",
     )

@@ -39,9 +39,13 @@ class Loader(yaml.SafeLoader):
         self._within -= 1
         if is_alias and id(node) not in self._weights:
             raise _refused("an alias to something that it is not part of", at)
+        for key in (key for key, _ in node.value) if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                below = f"below `{index.value}` " if isinstance(index, yaml.ScalarNode) else ""
+                raise _refused(f"{below}a key of one value, not a list or keys", key.start_mark)
         if node is not None and not is_alias:
-            below = [self._weights[id(child)] for child in _children(node)]
-            nodes, levels = 1 + sum(n for n, _ in below), 1 + max((deep for _, deep in below), default=0)
+            parts = [self._weights[id(child)] for child in _children(node)]
+            nodes, levels = 1 + sum(n for n, _ in parts), 1 + max((deep for _, deep in parts), default=0)
             if nodes > MOST_NODES:
                 raise _refused(f"at most {MOST_NODES} values, counting what aliases stand for", at)
             if levels > DEEPEST:

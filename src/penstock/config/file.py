@@ -29,10 +29,13 @@ MOST = 100
 """Mistakes that are told; nobody reads more."""
 
 _SECRET = ("password", "dsn", "url", "secret", "token")
+_NO_SCALAR = {"tuple_type", "list_type", "dict_type", "model_type", "model_attributes_type"}
+"""Something with keys or a list was expected: what stands there instead may be the secret of one of them."""
 _SAID = {
     "tuple_type": "expected a list",
     "dict_type": "expected keys below it",
     "model_type": "expected keys below it",
+    "model_attributes_type": "expected keys below it",
     "path_type": "expected a path",
 }
 
@@ -135,7 +138,8 @@ def _keys_of_type(at: KeyPath, data: Mapping[str, Any]) -> dict[KeyPath, Key]:
     """What a destination of its type takes, if the problem is in a destination."""
     if at[:1] != ("destinations",) or len(at) < 2 or not isinstance(at[1], int):
         return {}
-    return option_keys(str(data["destinations"][at[1]].get("type")))
+    destination = data["destinations"][at[1]]
+    return option_keys(str(destination.get("type"))) if isinstance(destination, dict) else {}
 
 
 def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> str:
@@ -154,8 +158,14 @@ def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> s
     secret = any(word in str(part) for part in at for word in _SECRET)
     if secret or "at" in problem.get("ctx", {}) or isinstance(given, dict | list | tuple):
         return said
+    if problem["type"] in _NO_SCALAR:
+        return said if given is not None else f"{said}, found nothing"
+    if at[-1:] == ("port",) and isinstance(given, str) and not given.isdecimal():
+        return said  # of a connection string that was taken apart wrongly
     if isinstance(given, int) and given.bit_length() > 100:
         return f"{said}, found a number of some {given.bit_length() * 3 // 10} digits"
+    if at[-1:] == ("mode",) and isinstance(given, int) and not isinstance(given, bool):
+        return f"{said}, found {given:04o} (decimal {given})"  # in the file it is either
     return f"{said}, found {without_secrets(repr(given))[:60]}"
 
 

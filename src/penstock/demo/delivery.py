@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from penstock.capture.heartbeat import mark
@@ -15,7 +16,7 @@ from penstock.config import Config, load
 from penstock.demo import shop
 from penstock.demo.ends import End
 from penstock.demo.proof import checksums
-from penstock.demo.run import Progress, Verdict, write_private
+from penstock.demo.run import Held, Progress, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
 from penstock.pipeline.run import Pipeline
@@ -41,10 +42,17 @@ state: {{url: "sqlite:///{folder}/state.db"}}
 class DeliveryDemo:
     problems: tuple[str, ...] = ()
 
-    def __init__(self, folder: Path, tell: Callable[[str], None], end: Callable[[Path], End]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tell: Callable[[str], None],
+        end: Callable[[Path], End],
+        held: Held = nullcontext,
+    ) -> None:
         self.folder = folder.absolute()
         self.file = self.folder / "shop.yaml"
         self._tell = tell
+        self._held = held
         self._source = PostgresServer(self.folder / "postgres")
         self._end = end(self.folder)
         self._stop = threading.Event()
@@ -52,20 +60,25 @@ class DeliveryDemo:
 
     def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
         self._tell("Starting PostgreSQL")
-        self._source.start()
         try:
-            config = self._configure(self._end.start())
+            with self._held():
+                self._source.start()
+            with self._held():
+                destination = self._end.start()
+            config = self._configure(destination)
             with connect(config.sources[0].conninfo()) as connection:
                 shop.create(connection)
                 shop.seed(connection, rows)
             self._tell(f"Starting the pipeline, to {self._end.what}")
             thread = threading.Thread(target=self._deliver, args=(config,))
-            thread.start()
             try:
+                with self._held():
+                    thread.start()
                 self._trade(config, seconds, show)
             finally:
                 self._stop.set()
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
             self._tell("Comparing source and destination")
             return self._compare(config)
         finally:

