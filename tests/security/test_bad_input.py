@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,8 +17,8 @@ import yaml
 import penstock
 from penstock.config import load
 from penstock.config.destinations import FilesOptions
-from penstock.embedded.postgres import PostgresServer
-from penstock.model.errors import ConfigError, DatabaseMissing
+from penstock.embedded.postgres import PostgresServer, _remedy
+from penstock.model.errors import ConfigError, DatabaseMissing, ServerMissing
 from penstock.postgres.connection import connect
 from tests.bed import Database, fresh_database
 from tests.pipeline.running import configuration, to_postgres
@@ -381,3 +382,17 @@ def test_a_wrong_name_of_a_database_has_a_remedy_of_its_own(server: PostgresServ
     missing = [one for one in told if "does not exist" in one["detail"]]
     assert [next(iter(one)) for one in missing] == ["source", "destination", "state"], told
     assert all("not about the password" in one["remedy"] for one in missing), missing
+
+
+def test_a_server_that_does_not_start_is_not_told_to_be_installed(server: PostgresServer) -> None:
+    with tempfile.TemporaryDirectory(prefix="penstock-test-", dir="/tmp") as folder:
+        Path(folder).chmod(0o711)
+        refusing = PostgresServer(Path(folder) / "pg", server.bin, {"wal_level": "nonsense"})
+        try:
+            with pytest.raises(ServerMissing, match="nonsense") as caught:
+                refusing.start()
+        finally:
+            refusing.remove()
+    assert caught.value.remedy == "PostgreSQL is installed: mend what it names, and start again"
+    nameless = "initdb failed: could not look up effective user ID 4711: user does not exist"
+    assert "/etc/passwd" in _remedy(nameless)
