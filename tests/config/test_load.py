@@ -164,7 +164,7 @@ copy: {workers: none, partition_mb: 3 bushels}
 retries: {}
 """
     assert wrong(tmp_path, text) == [
-        "shop.yml:7: sources[0].connection.port: expected a port number, found 'many'",
+        "shop.yml:7: sources[0].connection.port: expected a port number",
         "shop.yml:9: sources[0].startup_mode: expected 'auto', 'force_reload' or 'streaming_only', "
         "found 'sometimes'",
         "shop.yml:10: sources[0].table: is not a key here; `tables` is",
