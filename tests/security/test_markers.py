@@ -115,7 +115,8 @@ def test_bad_markers_are_recorded_once_and_nothing_else_happens(
     attacker.execute("create table mine.t (id int primary key)", "insert into mine.t values (1)")
     tables = [TableName("public", "users"), TableName("mine", "t")]
     sources = [{"name": "source", "dsn": source.dsn, "tables": {"exclude": ["mine.caught"]}}]
-    config = configuration(tmp_path, source, to_files(tmp_path), to_postgres(destination), sources=sources)
+    trusted = to_postgres(destination, trusted_owners=[attacker.role])  # of the schema: this is about markers
+    config = configuration(tmp_path, source, to_files(tmp_path), trusted, sources=sources)
     comments = [f"{PREFIX}{text}" for text in BAD.values()]
 
     def refused() -> int:
