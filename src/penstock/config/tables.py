@@ -19,7 +19,7 @@ SYSTEM_SCHEMAS = ("pg_*", "information_schema", "cdc_registry", "penstock")
 """Never captured: PostgreSQL's own, and ours."""
 HISTORY = TableName("penstock", "ddl_history")
 """Where schema changes are recorded (`postgres/ddl.py`): captured, but not as one of the tables."""
-_FORMER_HISTORY = TableName("public", "ddl_history")
+FORMER_HISTORY = TableName("public", "ddl_history")
 """Where earlier versions had it, and where a view of it is."""
 
 _PATTERN = re.compile(rf'(?:({QUOTED}|[^".]+)\.)({QUOTED}|[^"]+)|({QUOTED}|[^".]+)')
@@ -61,7 +61,7 @@ class TablesConfig(BaseModel):
     def is_ours(self, table: TableName) -> bool:
         """Whether a table is PostgreSQL's own, or one that we keep there."""
         system = any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS)
-        return system or table.schema in self._registries or table == _FORMER_HISTORY
+        return system or table.schema in self._registries or table == FORMER_HISTORY
 
     def matches(self, table: TableName) -> bool:
         if self.is_ours(table):

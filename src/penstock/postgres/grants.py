@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from penstock.config import TablesConfig
-from penstock.config.tables import HISTORY, SYSTEM_SCHEMAS, expressions
+from penstock.config.tables import FORMER_HISTORY, HISTORY, SYSTEM_SCHEMAS, expressions
 from penstock.postgres import recorder
 from penstock.postgres.providers import Ways
 from penstock.postgres.script import Script
@@ -161,7 +161,7 @@ def matched(selection: TablesConfig) -> sql.Composable:
         *(_like(schema) for schema in (expressions(f"{name}.*")[0] for name in SYSTEM_SCHEMAS)),
         *_in_schemas(sorted(selection.registries)),
         sql.SQL("(n.nspname, c.relname) = ({}, {})").format(
-            sql.Literal(HISTORY.schema), sql.Literal(HISTORY.name)
+            sql.Literal(FORMER_HISTORY.schema), sql.Literal(FORMER_HISTORY.name)
         ),
     ]
     wanted = [*_like_any(selection.include), *_in_schemas(selection.include_schemas)]
