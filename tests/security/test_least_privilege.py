@@ -159,7 +159,8 @@ def test_schema_changes_are_recorded_for_a_role_that_may_not_create_triggers(
     assert {outcome for *_, outcome in outcomes(file)} == {"ok", "warning"}
     assert ran(file, spark)
     pipes.source.execute(
-        f'set role "{OWNER}"; alter table "App"."Users" add column age int default 7',
+        f'set role "{OWNER}"; alter table "App"."Users" add column age int default 7;'
+        ' update "App"."Users" set age = 8',
     )
     assert ran(file, spark)
     assert undelivered(pipes) == ""
