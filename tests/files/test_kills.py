@@ -41,7 +41,7 @@ def run_through_kills(source: Database, into: Database, folder: Path, kills: int
     into.execute("create type mood as enum ('sad', 'ok', 'so \"happy\"')")
     with connect(source.dsn) as connection:
         assert ddl.install(connection, "CDC_RELOAD:")
-    source.execute("alter publication scenario add table ddl_history")
+    source.execute("alter publication scenario add table penstock.ddl_history")
     pipeline = Supervised(configuration(folder, source, to_files(folder), sources=sources))
     consumer = Consumer(source, into)
     also = {"reload": lambda: ask_for_reload(source, random.choice(workload.tables))}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from penstock.destinations.files import ddl
@@ -111,8 +111,14 @@ class Writer:
         """The timestamp and the folder of a table's next batch."""
         last = books.registry.last(connection, table)
         batch = next_batch(datetime.now(UTC), last.batch)
+        folder = self.layout.folder(books.stream.source, table, batch)
+        while not books.registry.enabled and self.storage.names(
+            folder
+        ):  # an earlier run's, which nobody noted
+            batch += timedelta(seconds=1)
+            folder = self.layout.folder(books.stream.source, table, batch)
         books.registry.took(table, batch)
-        return batch, self.layout.folder(books.stream.source, table, batch)
+        return batch, folder
 
     def _plan(
         self, books: Books, connection: Connection, changes: TableChanges, recorded: Sequence[DdlEvent]
