@@ -14,7 +14,7 @@ import bench
 from bench.report import show, to_json
 
 NOT_BENCHMARKS = {
-    "__main__", "jdbc", "pipeline", "report", "rows", "servers", "subscription", "turns", "usage",
+    "__main__", "jdbc", "looks", "pipeline", "report", "rows", "servers", "subscription", "turns", "usage",
 }  # fmt: skip
 """What benchmarks have in common."""
 

@@ -3,7 +3,8 @@
 First until all of them are copied and follow the stream: ours from the first table's phase `data_sync` to the
 last one's `ready`, and as the whole command with the start of Spark in it; theirs from `create subscription`
 on. Then five rows a second, spread over all tables: from commit to visible, and the CPU seconds a minute of
-everything that a side has running, at both servers too.
+everything that a side has running, at both servers too. Before all that, what a look at 1,000 tables costs
+the source's server.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from statistics import median
 
 from psycopg import sql
 
+from bench import looks
 from bench.pipeline import Pipeline
 from bench.report import Case, alternate
 from bench.servers import LOOK, MARK, NeverArrived, Servers, two_servers
@@ -37,6 +39,7 @@ AGAINST = "create subscription"
 def cases(rows: int | None) -> Iterator[Case]:
     tables = {f"t_{number:04}": _made(f"t_{number:04}") for number in range(1, (rows or TABLES) + 1)}
     with two_servers() as servers:
+        yield from looks.cases(servers, rows or looks.TABLES)
         with servers.at_source() as connection:
             for name, statement in tables.items():
                 connection.execute(statement.encode())

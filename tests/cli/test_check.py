@@ -91,8 +91,8 @@ def test_a_failed_check_has_exit_code_1(config: Path, database: Database, passwo
     done = penstock("check", config, SHOP_PASSWORD=password)
     assert done.returncode == 1
     assert (
-        "  failure  replica identity: no primary key and no replica identity: public.keyless. Add"
-        in done.stdout
+        "  failure  replica identity: left out: public.keyless: it has no primary key and no replica "
+        "identity. Add a primary key" in done.stdout
     )
 
 

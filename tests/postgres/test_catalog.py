@@ -13,7 +13,7 @@ import pytest
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableName
-from penstock.postgres import catalog
+from penstock.postgres import catalog, outline
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection, connect, wait_briefly
 from tests.bed import Database
@@ -28,6 +28,10 @@ def connection(database: Database) -> Iterator[Connection]:
 def table(connection: Connection, name: str) -> Table:
     (found,) = [t for t in catalog.matching(connection, TablesConfig()) if t.name.name == name]
     return found
+
+
+def captured(connection: Connection, chosen: TablesConfig | None = None) -> list[Table]:
+    return catalog.captured(catalog.matching(connection, chosen or TablesConfig()))
 
 
 def names(found: list[Table]) -> list[str]:
@@ -153,10 +157,8 @@ def test_partitions_come_with_their_table(database: Database, connection: Connec
     assert (parted.estimated_rows, parted.bytes) == (500, leaf.bytes)
     assert parted.bytes > 0
     assert not parted.identified
-    chosen = TablesConfig(require_primary_key=False)
-    assert names(catalog.tables(connection, chosen)) == ["public.parted"]
-    one = TablesConfig(include=("leaf",), require_primary_key=False)
-    assert names(catalog.tables(connection, one)) == ["public.leaf"]
+    assert names(captured(connection)) == ["public.parted"]
+    assert names(captured(connection, TablesConfig(include=("leaf",)))) == ["public.leaf"]
     database.execute("alter table parted replica identity full")
     assert not table(connection, "parted").identified, "it does not pass to the leaves by itself"
     database.execute("alter table leaf replica identity full")
@@ -176,7 +178,7 @@ def test_what_is_never_captured(database: Database, connection: Connection) -> N
     )
     connection.execute("create temp table passing (id int primary key)")
     assert names(catalog.matching(connection, TablesConfig())) == ["public.fleeting", "public.kept"]
-    assert names(catalog.tables(connection, TablesConfig())) == ["public.kept"]
+    assert names(captured(connection)) == ["public.kept"]
     assert table(connection, "fleeting").unlogged
 
 
@@ -189,7 +191,7 @@ def test_foreign_tables_are_seen_but_not_captured(database: Database, connection
         """
     )
     assert table(connection, "far").kind is TableKind.FOREIGN
-    assert catalog.tables(connection, TablesConfig()) == []
+    assert captured(connection) == []
     database.execute(
         """
         create table parted (line text) partition by list (line);
@@ -202,27 +204,12 @@ def test_foreign_tables_are_seen_but_not_captured(database: Database, connection
     assert table(connection, "parted").identified, "as far as its changes are in the WAL"
 
 
-def test_a_table_that_cannot_be_followed_is_left_out(database: Database, connection: Connection) -> None:
-    database.execute(
-        'create table "No Key" (x int)', "create table nothing ()", "create table keyed (id int primary key)"
-    )
-    assert names(catalog.tables(connection, TablesConfig())) == ["public.keyed"]
-    whys = {
-        str(one.name): catalog.unfit(one, TablesConfig())
-        for one in catalog.matching(connection, TablesConfig())
-    }
-    assert "no primary key" in (whys["public.No Key"] or "")
-    assert "no columns" in (whys["public.nothing"] or "")
-    assert whys["public.keyed"] is None
-    assert catalog.unfit(table(connection, "No Key"), TablesConfig(require_primary_key=False)) is None
-
-
 def test_names_of_every_sort(database: Database, connection: Connection) -> None:
     odd = ['Quote"d', "a.b", "select", "ünï ☃", "x" * 63, "per%cent"]
     for name in odd:
         quoted = name.replace('"', '""')
         database.execute(f'create table "{quoted}" ("{quoted}" int primary key)')
-    found = catalog.tables(connection, TablesConfig())
+    found = captured(connection)
     assert sorted(one.name.name for one in found) == sorted(odd)
     assert all(one.columns[0].name == one.name.name for one in found)
 
@@ -247,7 +234,7 @@ def test_many_tables_take_few_statements(database: Database) -> None:
             maker.execute(f"create table t{number} (id int primary key, x text)".encode())
     with connect(database.dsn) as connection:
         connection.cursor_factory = Counting
-        assert len(catalog.tables(connection, TablesConfig())) == 200
+        assert len(captured(connection)) == 200
     assert len(statements) < 15
 
 
@@ -272,11 +259,13 @@ def test_tables_that_are_locked_are_told_without_waiting(database: Database, con
         for n in range(10):
             other.execute(f"lock table locked{n} in access exclusive mode".encode())
         begun = time.monotonic()
-        found = {table.name.name: table for table in catalog.tables(connection, TablesConfig())}
-        outlined = {table.name.name for table in catalog.outlined(connection, TablesConfig())}
+        found = {table.name.name: table for table in captured(connection)}
+        seen = outline.look(connection, "p")
+        shapes = outline.shapes(connection, seen.tables)
         assert time.monotonic() - begun < 1.5
     assert len(found) == 12
-    assert outlined == found.keys() | {"part", "rest"}
+    assert {table.name.name for table in seen.tables.values()} == found.keys() | {"part", "rest"}
+    assert len(shapes) == len(seen.tables)
     assert found["free"].bytes > 0
     assert found["parted"].bytes > 0, "of the partition that is not locked"
     locked = found["locked3"]
@@ -303,8 +292,10 @@ def test_tables_that_come_and_go_do_not_fail_the_look(database: Database, connec
         try:
             until = time.monotonic() + 4
             while time.monotonic() < until:
-                for look in (catalog.matching, catalog.outlined):
-                    assert "stays" in {table.name.name for table in look(connection, TablesConfig())}
+                assert "stays" in names(catalog.matching(connection, TablesConfig()))[-1]
+                seen = outline.look(connection, "p")
+                assert "stays" in {table.name.name for table in seen.tables.values()}
+                outline.shapes(connection, seen.tables)
         finally:
             over.set()
         done.result()

@@ -147,7 +147,7 @@ def test_tables_without_a_key_fail_by_name(shop: Database, tmp_path: Path) -> No
     found = checks(shop.dsn, tmp_path)["replica identity"]
     assert (found.outcome, found.detail) == (
         "failure",
-        "no primary key and no replica identity: public.Key less",
+        "left out: public.Key less: it has no primary key and no replica identity",
     )
     lenient = {"tables": {"require_primary_key": False}}
     assert outcomes(checks(shop.dsn, tmp_path, **lenient))["replica identity"] == "warning"

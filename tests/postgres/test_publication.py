@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from penstock.model import TableName
 from penstock.model.errors import ConnectionFailed, NotReady, PenstockError, PublicationMissing
-from penstock.postgres import publication
+from penstock.postgres import outline, publication
 from penstock.postgres.connection import Connection, connect, wait_briefly
 from tests.bed import Database
 
@@ -250,6 +250,10 @@ def test_it_publishes_what_the_server_says(connection: Connection, what: str, ro
     (oid,) = connection.execute("select 'public.part'::regclass::oid").fetchone() or ()
     part = TableName("public", "part")
     assert [entry.table for entry in publication.tables(connection, "p", [oid])] == [part] * (part in said)
+    seen = outline.look(connection, "p")
+    assert {seen.tables[id].name for id in seen.published()} == said.keys()
+    family = outline.look(connection, "p", only=oid)
+    assert family.published().get(oid) == seen.published().get(oid)
 
 
 def test_what_is_published_is_told_while_tables_are_locked(

@@ -20,11 +20,11 @@ import psycopg
 from penstock.capture.place import own
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, SourceConfig
-from penstock.config.tables import HISTORY
-from penstock.model import TableName, private
+from penstock.model import private
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
-from penstock.postgres import catalog, ddl, publication
+from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
+from penstock.postgres.selection import Selection, select
 from penstock.spool import manifest
 from penstock.spool.writer import is_captured
 
@@ -66,33 +66,17 @@ def prepare(source: SourceConfig) -> list[str]:
     try:
         with connect(source.conninfo()) as connection:
             wait_briefly(connection)
-            if not source.replication.create_publication:
-                return _ensure(connection, source, [])
-            return adjust(connection, source)
+            return adjust(connection, source, select(connection, source))
     except psycopg.Error as error:
         raise explain(error) from None
 
 
-def adjust(connection: Connection, source: SourceConfig) -> list[str]:
+def adjust(connection: Connection, source: SourceConfig, selection: Selection) -> list[str]:
     """The same while a pipeline runs. A table that cannot be followed does not stop the others; one that lost
-    its key stays where it is, so that whoever changes it learns of it."""
-    if not source.replication.create_publication:
-        return []
-    found = catalog.captured(catalog.outlined(connection, source.tables))
-    unfit = {table.name: why for table in found if (why := catalog.unfit(table, source.tables))}
-    if unfit:
-        present = publication.tables(connection, source.publication_name)
-        unfit = {name: why for name, why in unfit.items() if name not in {one.table for one in present}}
-    done = _ensure(connection, source, [table.name for table in found if table.name not in unfit])
-    return [*done, *(f"{name} is left out: {why}" for name, why in unfit.items())]
-
-
-def _ensure(connection: Connection, source: SourceConfig, tables: list[TableName]) -> list[str]:
-    if source.ddl_capture != "off" and ddl.is_installed(connection):
-        tables = [*tables, HISTORY]
-    return publication.ensure(
-        connection, source.publication_name, tables, create=source.replication.create_publication
-    )
+    its key is taken out: published, it would refuse its updates."""
+    create = source.replication.create_publication
+    done = publication.ensure(connection, source.publication_name, selection.wanted, create=create)
+    return [*done, *selection.left_out()] if create else done
 
 
 @contextmanager
@@ -104,8 +88,7 @@ def temporary_publication(source: SourceConfig) -> Iterator[str]:
                 existing.refuse_if_a_strangers()
             yield source.publication_name
             return
-        found = catalog.captured(catalog.outlined(connection, source.tables))
-        tables = [table.name for table in found if catalog.unfit(table, source.tables) is None]
+        tables = select(connection, source).fit
     name = f"penstock_tail_{time.time_ns()}"
     try:  # from here on: it may be there although we were interrupted while we made it
         with connect(source.conninfo()) as connection:

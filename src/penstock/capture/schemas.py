@@ -18,6 +18,7 @@ from penstock.model import Column, Lsn, ReplicaIdentity, TableId, TableName, Tab
 from penstock.model.errors import TableBusy
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection
+from penstock.postgres.identity import is_identity
 from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
 from penstock.spool.writer import SpoolWriter
@@ -70,10 +71,10 @@ select c.oid, n.nspname, c.relname, c.relreplident::text, a.attname, a.atttypid,
   join pg_namespace n on n.oid = c.relnamespace
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
   left join pg_index i on i.indrelid = c.oid
-        and (c.relreplident = 'd' and i.indisprimary or c.relreplident = 'i' and i.indisreplident)
+        and {is_identity}
  where (n.nspname, c.relname) in (select * from unnest(%s::text[], %s::text[]))
  order by c.oid, a.attnum
-"""
+""".replace("{is_identity}", is_identity("c"))
 
 
 def published(connection: Connection, name: str) -> list[RelationMessage]:
@@ -84,7 +85,7 @@ def published(connection: Connection, name: str) -> list[RelationMessage]:
 def described(connection: Connection, published: Iterable[PublishedTable]) -> list[RelationMessage]:
     tables = {table.table: table.columns for table in published}
     rows = connection.execute(
-        _COLUMNS, ([table.schema for table in tables], [table.name for table in tables])
+        _COLUMNS.encode(), ([table.schema for table in tables], [table.name for table in tables])
     ).fetchall()
     relations = []
     for (table_id, schema, table, identity), columns in groupby(rows, itemgetter(0, 1, 2, 3)):

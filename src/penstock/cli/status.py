@@ -95,6 +95,8 @@ def _show_source(console: Console, source: dict[str, Any]) -> None:
     )
     if capture["error"]:
         console.print(f"  [red]{_sentence(capture['error'])}[/]")
+    for table in source["left_out"]:
+        console.print(f"  [yellow]{table['table']} is left out: {table['reason']}[/]")
 
 
 def _show_destination(console: Console, destination: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from penstock.model import Lsn
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.model.text import told
-from penstock.pipeline import facts
+from penstock.pipeline import facts, gaps
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.stream import Stream
 from penstock.postgres.connection import connect, explain
@@ -118,14 +118,17 @@ class Copier:
             with connect(conninfo) as connection:
                 settle(connection)
                 position = stream.tables.hold(table)
-                if not state.detail.get("fresh"):
+                before = facts.gather(connection, stream.feed.source.publication_name, table)
+                if before is None:
+                    return
+                if before.member.isdisjoint(_fresh(state)):
                     wait_for_writers(connection, table, stream.stopping)
                 if stream.stopping.is_set():
                     return
                 with Snapshot.open(conninfo, table) as snapshot:
-                    found = facts.gather(connection, stream.feed.source.publication_name, [table])
-                    if table in found:
-                        self._make(stream, _begun(state, snapshot, position), found[table], snapshot)
+                    found = facts.gather(connection, stream.feed.source.publication_name, table)
+                    if found is not None and gaps.unseen(before.detail(), found) is None:
+                        self._make(stream, _begun(state, snapshot, position), found, snapshot)
         except psycopg.Error as error:
             raise explain(error) from None
 
@@ -187,6 +190,11 @@ def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:
         error=None,
         retry_at=None,
     )
+
+
+def _fresh(state: TableState) -> list[str]:
+    fresh = state.detail.get("fresh")
+    return fresh if isinstance(fresh, list) else []  # earlier versions only knew yes and no
 
 
 def _group(key: TableKey) -> str:

@@ -125,4 +125,4 @@ def remember(known: Mapping[str, Any], new: TableSchema, now: Facts | None) -> d
     numbers = {name: now.numbers.get(name, known["numbers"].get(name, 0)) for name in new.column_names}
     files = dict(now.files) if same(now.schema, new) else known["files"]
     primary_key = [name for name in now.primary_key if name in new.column_names]
-    return {"numbers": numbers, "files": files, "primary_key": primary_key}
+    return {**known, "numbers": numbers, "files": files, "primary_key": primary_key}

@@ -8,18 +8,19 @@ table's file is another then).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import psycopg
 
 from penstock.capture.schemas import described, schema_of
 from penstock.config import SourceConfig
-from penstock.model import Lsn, TableId, TableSchema
-from penstock.postgres import catalog, publication
-from penstock.postgres.catalog import LEAVES
+from penstock.model import ZERO, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.postgres import catalog, outline, publication
 from penstock.postgres.connection import Connection, connect, explain
+from penstock.postgres.outline import Outlines, Shape
 from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
 
@@ -41,6 +42,14 @@ class Facts:
     bytes: int
     lsn: Lsn
     """Where the WAL was afterwards: changes from there on may belong to another schema."""
+    member: frozenset[str] = frozenset()
+    """What makes it published: none of these is the same if it was not for a while."""
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    """Of a partitioned table: what stands for the rows of each leaf (`Outlines.partitions`)."""
+    streamed: frozenset[str] = frozenset()
+    """Leaves that were empty when they were first seen as such: all of their rows are in the stream."""
+    mark: Mark | None = None
+    """Its outline: while that is the same, so is the rest."""
 
     @property
     def id(self) -> TableId:
@@ -52,7 +61,98 @@ class Facts:
             "numbers": dict(self.numbers),
             "files": dict(self.files),
             "primary_key": list(self.primary_key),
+            "member": sorted(self.member),
+            "leaves": dict(self.leaves),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Everything in a table's outline that the facts of it hang on: while it is the same, so are they."""
+
+    name: TableName
+    identity: ReplicaIdentity
+    member: frozenset[str]
+    files: tuple[tuple[str, int], ...]
+    leaves: tuple[tuple[str, str], ...]
+    shape: str
+    generated: bool
+    """Whether generated columns are published."""
+
+
+def marks(seen: Outlines, shapes: Mapping[TableId, Shape]) -> dict[TableId, Mark]:
+    """Of the published tables; `shapes` has theirs."""
+    generated = seen.publication is not None and seen.publication.generated_columns
+    return {
+        id: Mark(
+            name=table.name,
+            identity=table.identity,
+            member=member,
+            files=tuple((str(leaf.id), leaf.file) for leaf in seen.leaves(table)),
+            leaves=tuple(seen.partitions(table).items()),
+            shape=shapes[id].mark,
+            generated=generated,
+        )
+        for id, member in seen.published().items()
+        if id in shapes
+        for table in [seen.tables[id]]
+    }
+
+
+@contextmanager
+def one_moment(connection: Connection) -> Iterator[None]:
+    """Everything that is asked within is as of the same moment."""
+    with connection.transaction():
+        connection.execute("set transaction isolation level repeatable read, read only")
+        yield
+
+
+def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
+    """The facts of a table of a publication, with its size."""
+    with one_moment(connection):
+        seen = outline.look(connection, name, only=table)
+        mark = marks(seen, outline.shapes(connection, [table])).get(table)
+        found = describe(connection, name, {table: mark} if mark is not None else {})
+    if table not in found:
+        return None
+    size = catalog.sizes(connection, [table])
+    return replace(found[table], bytes=size.get(table, 0), lsn=wal_position(connection))
+
+
+def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -> dict[TableId, Facts]:
+    """The facts of these tables of a publication, without sizes. To be asked within the moment that the marks
+    are of."""
+    if not marks:
+        return {}
+    published = publication.tables(connection, name, marks.keys())
+    filters = {table.table: table.row_filter for table in published}
+    relations = described(connection, published)
+    rows = {row[0]: row[1:] for row in connection.execute(_FACTS, (list(marks),))}
+    types = TypeCatalog(lambda: connection)
+    schemas = [schema_of(relation, 0, types) for relation in relations]
+    return {
+        schema.id: _facts(schema, rows[schema.id], filters.get(schema.name), marks[schema.id])
+        for schema in schemas
+        if schema.id in marks
+    }
+
+
+def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, mark: Mark) -> Facts:
+    primary_key, numbers, missing = row
+    names = set(schema.column_names)
+    return Facts(
+        schema=schema,
+        primary_key=tuple(primary_key) if names.issuperset(primary_key) else (),
+        numbers={name: number for name, number in numbers.items() if name in names},
+        missing={name: value for name, value in (missing or {}).items() if name in names},
+        files=dict(mark.files),
+        row_filter=row_filter,
+        bytes=0,
+        lsn=ZERO,
+        member=mark.member,
+        leaves=dict(mark.leaves),
+        mark=mark,
+    )
 
 
 _FACTS = """
@@ -65,53 +165,9 @@ select c.oid,
        (select jsonb_object_agg(attname, attnum) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped),
        (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute
-         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing),
-       (select jsonb_object_agg(l.oid, pg_relation_filenode(l.oid)) from pg_class l
-         where l.relkind = 'r' and l.oid in {leaves})
+         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing)
   from pg_class c where c.oid = any (%s)
-""".replace("{leaves}", LEAVES)
-
-
-def gather(
-    connection: Connection,
-    name: str,
-    only: Collection[TableId] | None = None,
-    unsized: Collection[TableId] = (),
-) -> dict[TableId, Facts]:
-    """The facts of every table of a publication, or of those asked for, as of one moment.
-
-    To tell a table's size takes a lock on it: `unsized` ones go without, and so do those that are locked.
-    """
-    with connection.transaction():
-        connection.execute("set transaction isolation level repeatable read, read only")
-        published = publication.tables(connection, name, only)
-        relations = described(connection, published)
-        filters = {table.table: table.row_filter for table in published}
-        tables = [relation.table_id for relation in relations]
-        rows = {row[0]: row[1:] for row in connection.execute(_FACTS, (tables,))}
-        types = TypeCatalog(lambda: connection)
-        schemas = [schema_of(relation, 0, types) for relation in relations]
-    size = catalog.sizes(connection, [table for table in tables if table not in unsized])
-    lsn = wal_position(connection)
-    return {
-        schema.id: _facts(schema, (*rows[schema.id], size.get(schema.id, 0)), filters.get(schema.name), lsn)
-        for schema in schemas
-    }
-
-
-def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, lsn: Lsn) -> Facts:
-    primary_key, numbers, missing, files, size = row
-    names = set(schema.column_names)
-    return Facts(
-        schema=schema,
-        primary_key=tuple(primary_key) if names.issuperset(primary_key) else (),
-        numbers={name: number for name, number in numbers.items() if name in names},
-        missing={name: value for name, value in (missing or {}).items() if name in names},
-        files=files or {},
-        row_filter=row_filter,
-        bytes=size,
-        lsn=lsn,
-    )
+"""
 
 
 def foreseen(source: SourceConfig) -> list[TableSchema]:
@@ -126,19 +182,24 @@ def foreseen(source: SourceConfig) -> list[TableSchema]:
 
 
 def _to_be_published(connection: Connection, source: SourceConfig) -> list[PublishedTable]:
-    found = publication.describe(connection, source.publication_name)
+    seen = outline.look(connection, source.publication_name)
+    found = seen.publication
     if found is None or (source.replication.create_publication and found.ours and not found.all_tables):
+        captured = {table.id: table.name for table in seen.captured(source.tables)}
         generated = connection.info.server_version >= 180000
-        return [
-            PublishedTable(
-                table.name,
-                tuple(c.name for c in table.columns if not c.generated or (c.stored and generated)),
-                None,
-            )
-            for table in catalog.captured(catalog.outlined(connection, source.tables))
-        ]
+        rows = connection.execute(_COLUMNS, (generated, list(captured))).fetchall()
+        return [PublishedTable(captured[id], tuple(columns), None) for id, columns in rows]
     published = publication.tables(connection, source.publication_name)
     return [table for table in published if not source.tables.is_ours(table.table)]
+
+
+_COLUMNS = """
+select a.attrelid::int8, array_agg(a.attname::text order by a.attnum)
+  from pg_attribute a
+ where (a.attgenerated = '' or (a.attgenerated = 's' and %s))
+   and a.attrelid = any (%s) and a.attnum > 0 and not a.attisdropped
+ group by 1
+"""
 
 
 def wal_position(connection: Connection) -> Lsn:

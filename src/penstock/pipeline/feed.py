@@ -1,7 +1,8 @@
 """One source as the pipeline sees it: its capture kept running, its tables found, its clock read.
 
-`look_after` is called every moment from the pipeline's own thread and does what is due. Whatever needs the
-source's server may fail while that is down; capture waits for it, and so does the rest.
+`look_after` is called every moment from the pipeline's own thread and sees to what is due. Whatever asks the
+source's server may take long, so it has a thread of its own; and it may fail while that is down: capture
+waits for it, and so does the rest.
 
 A slot that has lost changes ends the pipeline, or, with `on_slot_lost: resync`, begins anew: `lost` says so,
 the pipeline lets go of everything that reads the spool and marks the tables to be copied, then calls
@@ -21,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -33,11 +34,10 @@ from penstock.capture.launch import CaptureProcess
 from penstock.capture.place import own, refuse_if_captured
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
-from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, TableBusy
 from penstock.pipeline import facts
-from penstock.pipeline.facts import Facts
+from penstock.pipeline.look import Found, Look
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import manifest
@@ -57,27 +57,18 @@ LONG = 10.0
 OLD = "Have a superuser run what `penstock grant` prints: it puts this version's in their place"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The published tables, as of one moment."""
-
-    tables: dict[TableId, Facts]
-    lsn: Lsn
-
-
 class Feed:
     def __init__(self, config: Config, source: SourceConfig) -> None:
         self.name = source.name
         self.source = source
         self.spec = launch.spec_of(config, source)
-        self.fresh: frozenset[TableId] = frozenset()
-        """Tables that were published before the slot began: the stream has all that is not in a snapshot.
-        Of one that was published later, a transaction that was running may have written rows unseen."""
+        self.fresh: dict[TableId, frozenset[str]] = {}
+        """Tables that were published before the slot began, with their membership: as long as they have it,
+        the stream has all that is not in a snapshot. Of one that was published later, or once more, a
+        transaction that was running may have written rows unseen."""
         self.lost: SlotLost | None = None
         """Why the slot is to be made anew, while that is not done."""
         self.error: PenstockError | None = None
-        self.history: TableId | None = None
-        """The table in which schema changes come, if they do."""
         self.marker = config.marker_for(source)
         """How markers of reloads begin, if schema changes are to be recorded at all."""
         self.recording = False
@@ -89,7 +80,10 @@ class Feed:
         self._again_at = 0.0
         self._connection: Connection | None = None
         self._lock = threading.Lock()
+        self._look = Look(source, self._tell)
         self._found: Found | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"look-{source.name}")
+        self._asking: Future[None] | None = None
         self._told: list[str] = []
         self._looked = self._read_clock = 0.0
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
@@ -162,7 +156,7 @@ class Feed:
         found = self.discover()
         with self._lock:
             existing = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
-        self.fresh = frozenset() if existing else frozenset(found.tables)
+        self.fresh = {} if existing else {id: table.member for id, table in found.tables.items()}
         self._capture = CaptureProcess(self.spec)
 
     def _has_begun(self) -> bool:
@@ -170,6 +164,7 @@ class Feed:
 
     def stop(self) -> None:
         self._end_capture()
+        self._worker.shutdown()
         if self._connection is not None:
             self._connection.close()
 
@@ -186,24 +181,36 @@ class Feed:
         assert self._found is not None
         return self._found
 
+    @property
+    def history(self) -> TableId | None:
+        """The table in which schema changes come, if they do and are wanted."""
+        return self._found.history if self._found is not None and self.marker is not None else None
+
     # Now and then
 
-    def look_after(self) -> bool:
-        """Do what is due; says whether the tables were looked at anew. Raises what cannot be waited for."""
-        now = time.monotonic()
+    def look_after(self) -> None:
+        """Do what is due. Raises what cannot be waited for."""
         try:
+            now = time.monotonic()
             self._keep_capturing(now)
-            if now - self._read_clock >= CLOCK:
-                self._read_clock = now
-                self._note_time()
-            if now - self._looked >= DISCOVERY:
-                self.discover()
-                return True
+            due = now - self._read_clock >= CLOCK or now - self._looked >= DISCOVERY
+            if due and (self._asking is None or self._asking.done()):
+                asked, self._asking = self._asking, self._worker.submit(self._ask)
+                if asked is not None:
+                    asked.result()
         except PenstockError as error:
             if not error.retry:
                 raise
             self.error = error.at(source=self.name)
-        return False
+
+    def _ask(self) -> None:
+        """Ask the server what is due. It may take its time: in a thread of its own."""
+        now = time.monotonic()
+        if now - self._read_clock >= CLOCK:
+            self._read_clock = now
+            self._note_time()
+        if now - self._looked >= DISCOVERY:
+            self.discover()
 
     def _keep_capturing(self, now: float) -> None:
         if self._capture is not None:
@@ -245,21 +252,9 @@ class Feed:
         """Look at the published tables now; where the publication is ours, bring it in step first."""
         with self._lock:
             self._looked = time.monotonic()
-            self._found, self.error = self._asked(self._look), None
+            self._found = self._asked(lambda: self._look.take(self._connected()))
+            self.error = None
             return self._found
-
-    def _look(self) -> Found:
-        connection = self._connected()
-        self._tell(launch.adjust(connection, self.source))
-        known = self._found.tables if self._found else {}
-        published = facts.gather(connection, self.source.publication_name, unsized=known)
-        ours = self.source.tables.is_ours  # a publication of all tables has them, too
-        tables = {id: table for id, table in published.items() if not ours(table.schema.name)}
-        recorded = self.marker is not None and ddl.is_installed(connection)  # or it is anybody's table
-        self.history = next(
-            (id for id, table in published.items() if recorded and table.schema.name == HISTORY), None
-        )
-        return Found(tables, facts.wal_position(connection))
 
     def _tell(self, done: list[str]) -> None:
         """What was done to the publication; what holds on from one look to the next is told once."""

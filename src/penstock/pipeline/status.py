@@ -20,7 +20,7 @@ from penstock.model import Lsn
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import wal_position
-from penstock.postgres import slot
+from penstock.postgres import selection, slot
 from penstock.postgres.connection import connect, explain
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
@@ -55,15 +55,18 @@ def _source(config: Config, source: SourceConfig) -> Document:
         "slot_state": None,
         "retained_bytes": None,
         "behind_bytes": None,
+        "left_out": [],
         "capture": _capture(spec.spool),
     }
     try:
         with connect(spec.conninfo) as connection:
             found["wal_position"] = str(wal_position(connection))
             state = slot.describe(connection, source.slot_name)
+            left_out = selection.left_out(connection, source)
     except (PenstockError, psycopg.Error) as error:
         told = error if isinstance(error, PenstockError) else explain(error)
         return found | {"error": _error(told.at(source=source.name))}
+    found["left_out"] = [{"table": str(name), "reason": why} for name, why in left_out.items()]
     if state is None:
         return found | {"slot_state": "missing"}
     lost = slot.loss(state)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -29,11 +29,13 @@ from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope
 from penstock.model.phases import Phase
-from penstock.pipeline import history
+from penstock.pipeline import gaps, history
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, replaced
-from penstock.pipeline.feed import Feed, Found
+from penstock.pipeline.facts import Facts, Mark
+from penstock.pipeline.feed import Feed
+from penstock.pipeline.look import Found
 from penstock.pipeline.reload import Reloads, reload_at_once
 from penstock.pipeline.tables import Tables
 from penstock.pipeline.transform import Transforms
@@ -68,6 +70,8 @@ class Stream:
         self._leaving: dict[TableId, Lsn] = {}
         self._followed: dict[TableId, Lsn] = {}
         """Up to where a table's schema was followed: older facts of the catalog say nothing new."""
+        self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
+        """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
         self._seen: Found | None = None
         self._asked_for: set[TableId] = set()
         self._log = structlog.get_logger("penstock.pipeline").bind(
@@ -332,8 +336,11 @@ class Stream:
         facts = self.feed.found.tables.get(state.key.table)
         if facts is None or not self._followed.get(state.key.table, ZERO) <= facts.lsn <= reached:
             return
+        if self._agreed.get(state.key.table) == (facts.mark, state.version):
+            return
         found = self.changes.described(state, facts, reached)
         if found is None:
+            self._agreed[state.key.table] = (facts.mark, state.version)
             return
         if isinstance(found, CopyAnew):
             self.copy_anew(state, found.why)
@@ -347,15 +354,22 @@ class Stream:
         """Compare with the published tables: take in what is new, let go of what is gone."""
         self._seen = found
         known = {state.key.table: state for state in self.tables}
-        self._add(found, found.tables.keys() - known.keys(), self.feed.fresh)
+        self._add(found, found.tables.keys() - known.keys())
         for table in known.keys() - found.tables.keys():
             self._leaving.setdefault(table, found.lsn)
         for table in known.keys() & found.tables.keys():
             self._leaving.pop(table, None)
-            state = known[table]
-            if state.phase.streams and replaced(state.detail, found.tables[table]):
-                names = ", ".join(replaced(state.detail, found.tables[table]))
-                self.copy_anew(state, f"columns were made anew: {names}")
+            if known[table].phase.streams:
+                self._compare(known[table], found.tables[table])
+
+    def _compare(self, state: TableState, facts: Facts) -> None:
+        """Copy a table anew to which something happened that the stream does not show."""
+        if columns := replaced(state.detail, facts):
+            self.copy_anew(state, f"columns were made anew: {', '.join(columns)}")
+        elif why := gaps.unseen(state.detail, facts):
+            self.copy_anew(state, why)
+        elif (detail := gaps.remember(state.detail, facts)) != state.detail:
+            self.tables.put(replace(state, detail=detail))
 
     def _take_in(self, tables: Iterable[TableId]) -> None:
         """Tables of which changes come before they were found: they may have been published just now, or
@@ -367,8 +381,9 @@ class Stream:
         found = self.feed.discover()
         self._add(found, unknown & found.tables.keys())
 
-    def _add(self, found: Found, tables: Iterable[TableId], fresh: Collection[TableId] = ()) -> None:
-        added = {table: self.tables.add(found.tables[table], table in fresh).name for table in tables}
+    def _add(self, found: Found, tables: Iterable[TableId]) -> None:
+        fresh = self.feed.fresh
+        added = {table: self.tables.add(found.tables[table], fresh.get(table)).name for table in tables}
         if added:
             self.target.expect(self.feed.name, added)
 

@@ -43,8 +43,9 @@ class Tables:
 
     # Phases
 
-    def add(self, facts: Facts, fresh: bool) -> TableState:
-        """A table that was not delivered yet. `fresh`: the spool has all of its changes from the first on."""
+    def add(self, facts: Facts, fresh: frozenset[str] | None) -> TableState:
+        """A table that was not delivered yet. `fresh`: the membership under which the spool has all of its
+        changes from the first on, if there is one."""
         self.hold(facts.id)
         state = TableState(
             key=TableKey(self._source, self._config.name, facts.id),
@@ -52,7 +53,7 @@ class Tables:
             target=self.target_of(facts.schema.name),
             phase=Phase.INIT,
             since=datetime.now(UTC),
-            detail={"fresh": fresh},
+            detail={"fresh": sorted(fresh or ())},
             total_bytes=facts.bytes,
         )
         self.put(state, "found")
@@ -170,7 +171,7 @@ def to_be_copied(state: TableState) -> TableState:
     """Whatever became of it so far: from the beginning. Which column was which is still known, so that none
     escapes its mask by a new name."""
     known = {key: value for key, value in state.detail.items() if key == "numbers"}
-    return replace(state, phase=Phase.INIT, error=None, detail={"fresh": False, **known})
+    return replace(state, phase=Phase.INIT, error=None, detail=known)
 
 
 def target_of(destination: DestinationConfig, name: TableName) -> TableName:

@@ -1,11 +1,12 @@
 """What the source's catalog says of its tables.
 
 A statement each, for all tables at once. `matching` has every table that the configuration's globs choose,
-`tables` those of them that logical replication can follow: unlogged and foreign tables have no changes in the
-WAL, and a partition comes with the table that it is part of.
+`captured` those of them that logical replication can follow: unlogged and foreign tables have no changes in
+the WAL, and a partition comes with the table that it is part of. What a pipeline looks at while it runs is in
+`outline.py`.
 
 Whoever owns a table may lock it or drop it while we look. To tell sizes, and expressions that name columns,
-takes a lock: `outlined` does without them, `matching` without those of tables that are locked.
+takes a lock: `matching` does without those of tables that are locked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import psycopg
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId, TableName
 from penstock.postgres.connection import Connection
+from penstock.postgres.identity import IS_DEFERRABLE, is_identity
 
 DEPTH = 64
 """Of domains on domains: what is below that many is not looked at."""
@@ -93,6 +95,8 @@ class Table:
     identity: ReplicaIdentity
     identified: bool
     """Whether an update or delete tells which row it was, in every partition."""
+    deferrable: bool
+    """Whether it has a primary key that does not count for that."""
     ancestors: tuple[TableName, ...]
     """The partitioned tables that it is a part of, the nearest first."""
     row_security: bool
@@ -127,25 +131,6 @@ class Table:
         return next((index for index in self.indexes if index.replica_identity), None)
 
 
-def tables(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """The tables to capture: what a publication is made of. Those that cannot be followed are left out."""
-    found = captured(matching(connection, selection))
-    return [table for table in found if unfit(table, selection) is None]
-
-
-def unfit(table: Table, selection: TablesConfig) -> str | None:
-    """Why a table cannot be followed, if so, and what to do about it. Whoever may create tables may create
-    such a one: it is no reason to refuse the others."""
-    if not table.columns:
-        return "it has no columns. Add one, or exclude it"
-    if not table.identified and selection.require_primary_key:
-        return (
-            "it has no primary key and no replica identity. Add a primary key, run "
-            "`alter table … replica identity full`, or exclude it"
-        )
-    return None
-
-
 def captured(matched: list[Table]) -> list[Table]:
     names = {table.name for table in matched}
     return [table for table in matched if table.logged and names.isdisjoint(table.ancestors)]
@@ -165,18 +150,10 @@ def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
     return detailed(connection, oids, shut=oids)
 
 
-def outlined(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """The same without what a lock is needed for, nor constraints and indexes."""
-    oids = _chosen(connection, selection)
-    columns = _by_table(connection, _COLUMNS, oids, oids)
-    tables = [_table(row, 0) for row in connection.execute(_TABLES, (oids,))]
-    return [_detailed(table, columns[table.id], [], []) for table in tables]
-
-
 def detailed(connection: Connection, oids: list[int], shut: Collection[int] = ()) -> list[Table]:
     """These tables, as far as there are such; of those that are `shut` without what takes a lock."""
     size = sizes(connection, oids)
-    found = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES, (oids,))]
+    found = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES.encode(), (oids,))]
     columns = _by_table(connection, _COLUMNS, oids, shut)
     constraints = _by_table(connection, _CONSTRAINTS, oids, shut)
     indexes = _by_table(connection, _INDEXES, oids, shut)
@@ -192,6 +169,17 @@ def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
         except psycopg.errors.LockNotAvailable:
             continue  # locked since we looked for locks
     return {}
+
+
+def empty(connection: Connection, oids: Collection[int]) -> set[int]:
+    """Those of these tables that have not a single block, as far as that can be told without waiting."""
+    for _ in range(3 if oids else 0):
+        try:
+            with _hardly_waiting(connection):
+                return {oid for (oid,) in connection.execute(_EMPTY, (list(oids),))}
+        except psycopg.errors.LockNotAvailable:
+            continue
+    return set()
 
 
 def is_passing(error: psycopg.Error) -> bool:
@@ -227,7 +215,9 @@ def _by_table(
 
 
 def _table(row: tuple[Any, ...], size: int) -> Table:
-    oid, schema, name, kind, unlogged, owner, identity, identified, ancestors, security, rows = row
+    oid, schema, name, kind, unlogged, owner, identity, identified, ancestors, security, rows, deferrable = (
+        row
+    )
     return Table(
         id=TableId(oid),
         name=TableName(schema, name),
@@ -236,6 +226,7 @@ def _table(row: tuple[Any, ...], size: int) -> Table:
         owner=owner,
         identity=ReplicaIdentity(identity),
         identified=identified,
+        deferrable=deferrable,
         ancestors=tuple(TableName(*ancestor) for ancestor in ancestors or ()),
         row_security=security[0],
         row_security_forced=security[1],
@@ -304,15 +295,15 @@ _TABLES = """
             join pg_namespace an on an.oid = ac.relnamespace
             where a.oid <> c.oid),
            array[c.relrowsecurity, c.relforcerowsecurity, row_security_active(c.oid)],
-           leaf.rows
+           leaf.rows, coalesce(leaf.deferrable, false)
     from pg_class c
     join pg_namespace n on n.oid = c.relnamespace
     cross join lateral (
         select bool_and(l.relreplident = 'f' or exists (
                    select from pg_index i
-                   where i.indrelid = l.oid
-                     and case l.relreplident when 'd' then i.indisprimary
-                                             when 'i' then i.indisreplident end)) as identified,
+                   where i.indrelid = l.oid and {is_identity})) as identified,
+               bool_or(exists (select from pg_index i where i.indrelid = l.oid and {is_deferrable}))
+                   as deferrable,
                sum(greatest(l.reltuples, 0))::int8 - case when bool_and(l.reltuples < 0) then 1 else 0 end
                    as rows
         from pg_class l
@@ -320,7 +311,8 @@ _TABLES = """
     ) leaf
     where c.oid = any(%s)
     order by n.nspname, c.relname
-""".replace("{leaves}", LEAVES)
+""".replace("{leaves}", LEAVES).replace("{is_identity}", is_identity("l"))
+_TABLES = _TABLES.replace("{is_deferrable}", IS_DEFERRABLE)
 
 _SIZES = """
     with locked (oid) as materialized ({locked})
@@ -329,6 +321,13 @@ _SIZES = """
     from pg_class c
     where c.oid = any(%s)
 """.replace("{leaves}", LEAVES).replace("{locked}", _LOCKED)
+
+_EMPTY = """
+    with locked (oid) as materialized ({locked})
+    select c.oid::int8 from pg_class c
+    where c.relkind = 'r' and c.oid = any(%s) and c.oid not in (select oid from locked)
+      and pg_relation_size(c.oid) = 0
+""".replace("{locked}", _LOCKED)
 
 _COLUMNS = """
     select a.attrelid, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.atttypid, a.atttypmod,

@@ -24,7 +24,7 @@ from penstock.postgres.ownership import is_trusted
 
 MARK = "managed by penstock"
 
-_REMEDY = (
+REMEDY = (
     "A publication needs CREATE on the database and ownership of its tables: grant them, "
     "or let their owner make the publication and set create_publication: false; "
     "`penstock grant` prints the SQL for both"
@@ -37,6 +37,7 @@ _PATIENCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Publication:
+    id: int
     name: str
     all_tables: bool
     via_partition_root: bool
@@ -70,7 +71,7 @@ def describe(connection: Connection, name: str) -> Publication | None:
     row = connection.execute(
         sql.SQL(
             """
-        select pubname, puballtables, pubviaroot,
+        select oid::int8, pubname, puballtables, pubviaroot,
                coalesce(obj_description(oid, 'pg_publication') = %s, false),
                coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false),
                array_remove(array[
@@ -85,9 +86,9 @@ def describe(connection: Connection, name: str) -> Publication | None:
     ).fetchone()
     if row is None:
         return None
-    _, for_all, via_root, marked, generated, actions, owner, trusted = row
+    id, _, for_all, via_root, marked, generated, actions, owner, trusted = row
     return Publication(
-        name, for_all, via_root, marked and trusted, generated, frozenset(actions), owner, trusted
+        id, name, for_all, via_root, marked and trusted, generated, frozenset(actions), owner, trusted
     )
 
 
@@ -194,7 +195,7 @@ def ensure(
     except psycopg.Error as error:
         explained = explain(error)
         if isinstance(explained, AccessDenied):
-            explained = AccessDenied(explained.reason, remedy=_REMEDY)
+            explained = AccessDenied(explained.reason, remedy=REMEDY)
         raise explained.at(publication=name) from None
 
 
@@ -288,7 +289,7 @@ def _change(connection: Connection, name: str, verb: str, tables: set[TableName]
             error, psycopg.errors.InvalidParameterValue
         ):  # of a table, which is named, not of a row
             return ". ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
-        return f"{told.reason}. {_REMEDY}" if isinstance(told, AccessDenied) else told.reason
+        return f"{told.reason}. {REMEDY}" if isinstance(told, AccessDenied) else told.reason
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.postgres.catalog import TableKind
+from penstock.postgres.identity import lack
 from penstock.postgres.preflight.check import (
     Check,
     CheckFunction,
@@ -48,10 +49,14 @@ def identity(now: Situation) -> Check | None:
     lacking = [table for table in now.captured if not table.identified]
     if not lacking:
         return ok("replica identity", "every table has a key") if now.captured else None
-    detail = f"no primary key and no replica identity: {some(table.name for table in lacking)}"
-    remedy = "Add a primary key, or run: alter table … replica identity full; or exclude them"
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for table in lacking:
+        reason = lack(table.identity, deferrable=table.deferrable)
+        reasons.setdefault(reason, []).append(str(table.name))
+    detail = "; ".join(f"{some(names)}: {why}" for (why, _), names in reasons.items())
+    remedy = ". ".join(remedy for _, remedy in reasons) + "; or exclude them"
     if now.source.tables.require_primary_key:
-        return failure("replica identity", detail, remedy)
+        return failure("replica identity", f"left out: {detail}", remedy)
     changed = [str(table.name) for table in lacking if table.id in _changed(now)]
     if changed:
         return failure(

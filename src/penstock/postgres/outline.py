@@ -1,0 +1,255 @@
+"""The tables of a database in outline: what may change from one moment to the next, and no more.
+
+A pipeline looks at its tables every two seconds, at a server that has other things to do. So this takes two
+statements for all tables, without a lock, a size or an expression; trees of partitions are put together here.
+What stands for a table's columns and keys is a hash: whoever needs them asks when it has changed.
+
+Some things are told apart by when they were made, so that one which is gone and comes back is another one:
+a table's membership in the publication by the oid of its entry there, a partition by the transaction that
+attached it and by its file, which TRUNCATE and everything that rewrites it replace.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.config import TablesConfig
+from penstock.model import ReplicaIdentity, TableId, TableName
+from penstock.model.errors import TableBusy
+from penstock.postgres import publication
+from penstock.postgres.catalog import TableKind
+from penstock.postgres.connection import Connection
+from penstock.postgres.identity import IS_DEFERRABLE, is_identity, lack
+from penstock.postgres.publication import Publication
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    id: TableId
+    name: TableName
+    kind: TableKind
+    unlogged: bool
+    identity: ReplicaIdentity
+    file: int
+    """`relfilenode`"""
+    parent: TableId | None
+    """The partitioned table that it is a part of."""
+    attached: str
+    """The transaction that made it so."""
+    listed: int | None
+    """Its entry in the publication, by name (`pg_publication_rel.oid`)."""
+    schema_listed: int | None
+    """That of its schema (`pg_publication_namespace.oid`)."""
+
+    @property
+    def logged(self) -> bool:
+        """Whether its changes are in the WAL at all."""
+        return self.kind is not TableKind.FOREIGN and not self.unlogged
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table is made of, to be compared."""
+
+    columns: int
+    identified: bool
+    """Whether its own updates and deletes tell which row they mean."""
+    deferrable: bool
+    """Whether it has a primary key that does not count for that."""
+    mark: str
+    """Another one when a column or an index changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlines:
+    """Every table of the database, and the publication that is asked about, at one moment."""
+
+    publication: Publication | None
+    tables: Mapping[TableId, Outline]
+    parts: Mapping[TableId, list[Outline]]
+
+    def ancestors(self, table: Outline) -> Iterator[Outline]:
+        """The partitioned tables that it is a part of, the nearest first."""
+        while table.parent is not None and table.parent in self.tables:
+            table = self.tables[table.parent]
+            yield table
+
+    def leaves(self, table: Outline) -> list[Outline]:
+        """Where its rows are: its partitions to the last level, or itself."""
+        if table.kind is not TableKind.PARTITIONED:
+            return [table]
+        return [leaf for part in self.parts.get(table.id, ()) for leaf in self.leaves(part)]
+
+    def captured(self, selection: TablesConfig) -> list[Outline]:
+        """The tables that are chosen and in the WAL, by name. A partition comes with what it is a part of."""
+        chosen = {table.id for table in self.tables.values() if selection.matches(table.name)}
+        return sorted(
+            (
+                table
+                for table in map(self.tables.__getitem__, chosen)
+                if table.logged and not any(above.id in chosen for above in self.ancestors(table))
+            ),
+            key=lambda table: table.name,
+        )
+
+    def published(self) -> dict[TableId, frozenset[str]]:
+        """What the publication publishes, in effect, each table with its memberships: if none of these is
+        among those that it had before, it was not published for a while."""
+        if self.publication is None:
+            return {}
+        own = {table.id: self._memberships(table) for table in self.tables.values()}
+        if self.publication.via_partition_root:
+            return {
+                table.id: own[table.id]
+                for table in self.tables.values()
+                if own[table.id] and not any(own[above.id] for above in self.ancestors(table))
+            }
+        effective = {
+            table.id: own[table.id] | self._inherited(table, own)
+            for table in self.tables.values()
+            if table.kind is TableKind.ORDINARY
+        }
+        return {id: memberships for id, memberships in effective.items() if memberships}
+
+    def _memberships(self, table: Outline) -> frozenset[str]:
+        assert self.publication is not None
+        implied = table.logged  # an unlogged table is in no schema's publication, nor in one of all tables
+        given = {
+            "table": table.listed,
+            "schema": table.schema_listed if implied else None,
+            "all": self.publication.id if implied and self.publication.all_tables else None,
+        }
+        return frozenset(f"{kind} {oid}" for kind, oid in given.items() if oid is not None)
+
+    def _inherited(self, table: Outline, own: Mapping[TableId, frozenset[str]]) -> frozenset[str]:
+        """A partition's, from what it is a part of."""
+        path, found = table.attached, set[str]()
+        for above in self.ancestors(table):
+            found |= {f"{membership} attached {path}" for membership in own[above.id]}
+            path = f"{path}/{above.attached}"
+        return frozenset(found)
+
+    def partitions(self, table: Outline) -> dict[str, str]:
+        """Of a partitioned table: what stands for the rows of each leaf, by oid. Another one when it was
+        attached anew, emptied or rewritten."""
+        if table.kind is not TableKind.PARTITIONED:
+            return {}
+        return {str(leaf.id): f"{leaf.file}/{self._path(leaf, table)}" for leaf in self.leaves(table)}
+
+    def _path(self, leaf: Outline, table: Outline) -> str:
+        above = [one.attached for one in self.ancestors(leaf)]
+        depth = [one.id for one in self.ancestors(leaf)].index(table.id)
+        return "/".join([leaf.attached, *above[:depth]])
+
+
+def look(connection: Connection, name: str, only: TableId | None = None) -> Outlines:
+    """All tables, as of this moment, and their part in the publication; or one, with those that it is a part
+    of and that are part of it."""
+    found = publication.describe(connection, name)
+    statement = _TABLES_15 if connection.info.server_version >= 150000 else _TABLES_14
+    if only is not None:
+        statement += _FAMILY
+    values = {"publication": found.id if found else None, "table": only}
+    rows = connection.execute(statement.encode(), values, binary=True).fetchall()
+    tables = {
+        TableId(row[0]): Outline(
+            TableId(row[0]),
+            TableName(row[1], row[2]),
+            TableKind(row[3]),
+            row[4],
+            ReplicaIdentity(row[5]),
+            row[6],
+            None if row[7] is None else TableId(row[7]),
+            *row[8:],
+        )
+        for row in rows
+    }
+    if len(tables) < len(rows):  # beside ALTERs servers have shown two rows of pg_class for one table
+        raise TableBusy("the catalog has a table twice")
+    parts: dict[TableId, list[Outline]] = defaultdict(list)
+    for table in tables.values():
+        if table.parent is not None:
+            parts[table.parent].append(table)
+    return Outlines(found, tables, parts)
+
+
+def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, Shape]:
+    """Of these tables, as far as there are such."""
+    rows = connection.execute(_SHAPES.encode(), (list(tables),), binary=True)
+    return {TableId(row[0]): Shape(*row[1:]) for row in rows}
+
+
+def unfit(
+    outlines: Outlines, table: Outline, shapes: Mapping[TableId, Shape], selection: TablesConfig
+) -> str | None:
+    """Why a table cannot be followed, if so, and what to do about it. Whoever may create tables may create
+    such a one: it is no reason to refuse the others. `shapes` has the table's own and those of its leaves."""
+    own = shapes.get(table.id)
+    if own is None or not own.columns:
+        return "it has no columns. Add one, or exclude it"
+    for leaf in outlines.leaves(table):
+        which = "" if leaf is table else f"of its partition {leaf.name}: "
+        shape = shapes.get(leaf.id)
+        if leaf.unlogged:
+            return f"{which}it is unlogged. Run `alter table … set logged`, or exclude the table"
+        if leaf.kind is TableKind.FOREIGN or not selection.require_primary_key:
+            continue
+        if leaf.identity is not ReplicaIdentity.FULL and not (shape and shape.identified):
+            why, remedy = lack(leaf.identity, deferrable=bool(shape and shape.deferrable))
+            return f"{which}{why}. {remedy}; or exclude it"
+    return None
+
+
+_TABLES = """
+    select c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'u',
+           c.relreplident::text, c.relfilenode::int8, i.inhparent::int8, coalesce(i.xmin::text, ''),
+           r.oid::int8, {schema_listed}
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    left join pg_inherits i on i.inhrelid = c.oid and c.relispartition and not i.inhdetachpending
+    left join pg_publication_rel r on r.prrelid = c.oid and r.prpubid = %(publication)s
+    {schemas}
+    where c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't' and c.oid >= 16384
+"""
+_TABLES_15 = _TABLES.format(
+    schema_listed="s.oid::int8",
+    schemas="left join pg_publication_namespace s on s.pnnspid = n.oid and s.pnpubid = %(publication)s",
+)
+_TABLES_14 = _TABLES.format(schema_listed="null::int8", schemas="")
+_FAMILY = """
+      and c.oid in (
+          with recursive above (oid) as (
+              select %(table)s::oid union
+              select i.inhparent from above join pg_inherits i on i.inhrelid = above.oid
+          ), below (oid) as (
+              select %(table)s::oid union
+              select i.inhrelid from below join pg_inherits i on i.inhparent = below.oid
+          )
+          select oid from above union select oid from below
+      )
+"""
+
+# Everything that `facts.py` reads of columns and indexes is in the mark.
+_SHAPES = """
+    select c.oid::int8, a.columns, coalesce(i.identified, false), coalesce(i.deferrable, false),
+           concat(a.mark, '/', i.mark)
+    from pg_class c
+    cross join lateral (
+        select count(*) as columns,
+               sum(hash_record_extended(row(a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
+                                            a.atthasmissing), 0)) as mark
+        from pg_attribute a
+        where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    ) a
+    cross join lateral (
+        select bool_or({is_identity}) as identified, bool_or({is_deferrable}) as deferrable,
+               sum(hash_record_extended(row(i.indexrelid, i.indkey::int2[], i.indnkeyatts, i.indisprimary,
+                                            i.indisreplident, i.indisvalid, i.indislive, i.indimmediate),
+                                        0)) as mark
+        from pg_index i
+        where i.indrelid = c.oid
+    ) i
+    where c.oid = any (%s)
+""".replace("{is_identity}", is_identity("c")).replace("{is_deferrable}", IS_DEFERRABLE)
