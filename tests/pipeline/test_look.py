@@ -1,0 +1,147 @@
+"""Looks at the published tables: what they ask for, what they notice, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.config import SourceConfig
+from penstock.pipeline import gaps
+from penstock.pipeline.facts import Facts
+from penstock.pipeline.look import Found, Look
+from penstock.postgres.connection import connect
+from tests.bed import Database
+
+
+class Counting(psycopg.Cursor[Any]):
+    """Counts what is asked."""
+
+    count = 0
+
+    def execute(self, *arguments: Any, **more: Any) -> Any:
+        type(self).count += 1
+        return super().execute(*arguments, **more)
+
+
+@pytest.fixture
+def look(source: Database) -> Iterator[Callable[[], Found]]:
+    given = {"name": "source", "dsn": source.dsn, "replication": {"publication_name": "p"}}
+    looking = Look(SourceConfig.model_validate(given), lambda _: None)
+    with connect(source.dsn) as connection:
+        connection.cursor_factory = Counting
+        yield lambda: looking.take(connection)
+
+
+def only(found: Found, name: str) -> Facts:
+    (facts,) = [table for table in found.tables.values() if table.schema.name.name == name]
+    return facts
+
+
+def names(found: Found) -> set[str]:
+    return {table.schema.name.name for table in found.tables.values()}
+
+
+def test_only_a_table_that_changed_is_asked_about(source: Database, look: Callable[[], Found]) -> None:
+    source.execute(*(f"create table t{n} (id int primary key, a text)" for n in range(20)))
+    first = look()
+    assert len(first.tables) == 20
+    Counting.count = 0
+    second = look()
+    idle = Counting.count
+    assert all(second.tables[id].schema is table.schema for id, table in first.tables.items())
+    assert second.lsn >= first.lsn
+    assert {table.lsn for table in second.tables.values()} == {second.lsn}
+    source.execute("alter table t7 rename a to b")
+    third = look()
+    assert only(third, "t7").schema.column_names == ("id", "b")
+    assert [
+        t.schema.name.name for id, t in third.tables.items() if t.schema is not second.tables[id].schema
+    ] == ["t7"]
+    assert idle < 15
+
+
+def test_a_table_that_loses_its_key_leaves_the_publication_and_comes_back_with_one(
+    source: Database, look: Callable[[], Found]
+) -> None:
+    """Published without a key its updates would fail."""
+    source.execute("create table t (id int primary key, a text)", "insert into t values (1, 'a')")
+    before = only(look(), "t")
+    source.execute("alter table t drop constraint t_pkey, add primary key (id) deferrable")
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState):
+        source.execute("update t set a = 'b'")
+    assert names(look()) == set()
+    source.execute("update t set a = 'c'")
+    source.execute("alter table t drop constraint t_pkey, add primary key (id)")
+    after = only(look(), "t")
+    assert gaps.unseen(before.detail(), after) == "it was not published for a while"
+
+
+@pytest.mark.parametrize(
+    ("statements", "expected"),
+    [
+        (["truncate low"], "truncated"),
+        (["drop table low"], "dropped"),
+        (["alter table parted detach partition low"], "detached"),
+        (["create table high partition of parted for values from (10) to (20)"], None),
+        (
+            [
+                "create table high partition of parted for values from (10) to (20)",
+                "insert into parted values (11)",
+            ],
+            "have rows",
+        ),
+        (
+            [
+                "create table high (id int primary key); insert into high values (11);"
+                "alter table parted attach partition high for values from (10) to (20)"
+            ],
+            "have rows",
+        ),
+        (["insert into parted values (2)", "delete from parted where id = 1"], None),
+    ],
+)
+def test_what_happens_to_partitions(
+    source: Database, look: Callable[[], Found], statements: list[str], expected: str | None
+) -> None:
+    source.execute(
+        "create table parted (id int primary key) partition by range (id)",
+        "create table low partition of parted for values from (0) to (10)",
+        "insert into parted values (1)",
+    )
+    before = only(look(), "parted")
+    source.execute(*statements)
+    after = only(look(), "parted")
+    why = gaps.unseen(before.detail(), after)
+    assert (why is None) == (expected is None)
+    assert (expected or "") in (why or "")
+
+
+def test_a_partition_that_began_empty_stays_one_whose_rows_are_all_in_the_stream(
+    source: Database, look: Callable[[], Found]
+) -> None:
+    """Also for a destination that compares late."""
+    source.execute("create table parted (id int primary key) partition by range (id)")
+    copied = only(look(), "parted").detail()
+    source.execute("create table low partition of parted for values from (0) to (10)")
+    look()
+    source.execute("insert into parted values (1)")
+    later = only(look(), "parted")
+    source.execute("create table high partition of parted for values from (10) to (20)")
+    latest = only(look(), "parted")
+    assert gaps.unseen(copied, later) is None
+    assert gaps.unseen(copied, latest) is None
+    followed = gaps.remember(copied, latest)
+    source.execute("truncate low")
+    assert "truncated" in (gaps.unseen(followed, only(look(), "parted")) or "")
+
+
+def test_what_earlier_versions_remembered_is_completed(source: Database, look: Callable[[], Found]) -> None:
+    """They knew neither memberships nor partitions."""
+    source.execute("create table t (id int primary key)")
+    facts = only(look(), "t")
+    former = {key: value for key, value in facts.detail().items() if key not in ("member", "leaves")}
+    assert gaps.unseen(former, facts) is None
+    assert gaps.remember(former, facts) == facts.detail()
