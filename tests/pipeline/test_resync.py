@@ -24,6 +24,7 @@ from penstock.pipeline.tables import to_be_copied
 from penstock.spool import manifest
 from penstock.state.store import Store
 from tests.bed import Database, started_server
+from tests.capture.standby import backup_of, put_back
 from tests.pipeline.running import configuration, contents, running, to_postgres
 
 SLOT = "penstock_test_source"
@@ -325,3 +326,45 @@ def test_a_table_that_comes_later_has_what_was_being_written_when_it_came(
             writer.execute("commit")
         pipeline.until_phase(Phase.READY, "public.late")
         assert contents(destination, "late") == ["(1)"]
+
+
+@pytest.mark.parametrize("spool", ["there", "removed"])
+def test_a_server_that_went_back_is_copied_anew_and_followed(
+    spark: SparkSession, own_database: Database, destination: Database, tmp_path: Path, spool: str
+) -> None:
+    """Both the spool and the destinations are ahead of it: of a history that is gone."""
+    source = own_database
+    given_shop(source)
+    memory = {"name": "m", "type": "python", "class": "penstock.destinations.memory.Memory"}
+    file = configuration(
+        tmp_path,
+        source,
+        to_postgres(destination),
+        memory | {"options": {"key": tmp_path.name}},
+        **following(source),
+    )
+    source.server.stop()
+    with backup_of(source.server) as kept:
+        source.server.start()
+        with running(file, spark) as pipeline:
+            pipeline.until_phase(Phase.READY, "public.item", "public.emptied")
+            source.execute(
+                "insert into item select n, repeat('of a history that is gone', 20)"
+                " from generate_series(1001, 5000) n",
+                "delete from item where id <= 50",
+            )
+            pipeline.until(lambda: contents(destination, "item") == contents(source, "item"))
+        source.server.stop()
+        put_back(source.server, kept)
+        source.server.start()
+    if spool == "removed":  # by an operator, who dropped the slot as well (the backup is from before it)
+        shutil.rmtree(tmp_path / "spool" / "test" / "source")
+    with running(file, spark) as pipeline:
+        pipeline.until(lambda: contents(destination, "item") == contents(source, "item"))
+        pipeline.until_phase(Phase.READY, "public.item", "public.emptied")
+        source.execute("insert into item values (2000, 'seen')")
+        pipeline.until(lambda: contents(destination, "item") == contents(source, "item"))
+        events = Memory.of(tmp_path.name).events
+        pipeline.until(
+            lambda: ("2000", "seen") in [one.table_row for one in events if isinstance(one, Insert)]
+        )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.config import SourceConfig
 from penstock.embedded.postgres import PostgresServer
-from penstock.postgres import preflight, publication, slot
-from penstock.postgres.connection import connect
+from penstock.model import Lsn, Reached
+from penstock.postgres import preflight, publication, slot, timeline
+from penstock.postgres.connection import connect, replication_conninfo
 from penstock.postgres.preflight import Check
 from tests.bed import Database
+from tests.capture.running import eventually
 
 Role = Callable[[str], str]
 
@@ -40,11 +44,12 @@ def role(database: Database) -> Iterator[Role]:
 
 
 def checks(dsn: str, tmp_path: Path, **more: Any) -> dict[str, Check]:
+    captured = more.pop("captured", None)
     source = SourceConfig.model_validate(
         {"name": "eu", "dsn": dsn, **more}
         | {"replication": {"slot_name": slot_name(dsn), **more.get("replication", {})}}
     )
-    return {check.name: check for check in preflight.run(source, tmp_path / "spool")}
+    return {check.name: check for check in preflight.run(source, tmp_path / "spool", captured)}
 
 
 def slot_name(dsn: str) -> str:
@@ -310,3 +315,35 @@ def test_failover_needs_17(shop: Database, tmp_path: Path) -> None:
     modern = shop.query("show server_version_num")[0][0] >= "170000"
     found = checks(shop.dsn, tmp_path, replication={"failover": True})["slot"]
     assert found.outcome == ("ok" if modern else "failure")
+
+
+def test_a_server_that_lacks_what_was_captured_fails(shop: Database, tmp_path: Path) -> None:
+    with psycopg.connect(replication_conninfo(shop.dsn), autocommit=True) as connection:
+        server = timeline.identify(timeline.asking(connection.pgconn))
+    ahead = Reached(Lsn(server.end.value + (1 << 40)), server.timeline, server.system_id)
+    found = checks(shop.dsn, tmp_path, captured=ahead)["history"]
+    assert found.outcome == "failure"
+    assert f"and we had read up to {ahead.position}" in found.detail
+    assert "on_slot_lost: resync" in found.remedy
+    resync = {"on_slot_lost": "resync"}
+    assert checks(shop.dsn, tmp_path, captured=ahead, replication=resync)["history"].outcome == "warning"
+    there = replace(ahead, position=Lsn(server.end.value - 1))
+    assert checks(shop.dsn, tmp_path, captured=there)["history"].outcome == "ok"
+    assert "history" not in checks(shop.dsn, tmp_path)
+
+
+def test_a_failover_slot_that_standbys_need_not_have_is_warned_of(
+    own_database: Database, tmp_path: Path
+) -> None:
+    with own_database.connect() as connection:
+        if connection.info.server_version < 170000:
+            pytest.skip("failover slots came with PostgreSQL 17")
+    wanted = {"replication": {"failover": True}}
+    found = checks(own_database.dsn, tmp_path, **wanted)["failover"]
+    assert found.outcome == "warning"
+    assert "synchronized_standby_slots is empty" in found.detail
+    own_database.execute("select pg_create_physical_replication_slot('standby')")
+    own_database.execute("alter system set synchronized_standby_slots = 'standby'", "select pg_reload_conf()")
+    eventually(lambda: own_database.query("show synchronized_standby_slots") == [("standby",)])
+    assert checks(own_database.dsn, tmp_path, **wanted)["failover"].outcome == "ok"
+    assert "failover" not in checks(own_database.dsn, tmp_path)

@@ -18,6 +18,7 @@ import psycopg
 from penstock.capture.spec import CaptureSpec
 from penstock.model import private
 from penstock.model.errors import PenstockError, SpoolInUse, WrongSpool
+from penstock.postgres import timeline
 from penstock.postgres.connection import explain, replication_conninfo
 from penstock.spool import manifest
 from penstock.spool.manifest import Identity
@@ -28,11 +29,10 @@ def identify(spec: CaptureSpec) -> Identity:
     """Whose changes this capture has, as the server says."""
     try:
         with psycopg.connect(replication_conninfo(spec.conninfo), autocommit=True) as connection:
-            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            server = timeline.identify(timeline.asking(connection.pgconn))
     except psycopg.Error as error:
         raise explain(error).at(source=spec.source) from None
-    assert row is not None
-    return Identity(row[0], row[3], spec.slot)
+    return Identity(server.system_id, server.database, spec.slot)
 
 
 def find(spec: CaptureSpec) -> Path:

@@ -3,7 +3,8 @@
 The receiver's thread reads the socket and sends feedback; the worker's decodes and writes. Whatever can be
 tried again is tried again, from the recorded position, with pauses that grow and that start over once the
 stream flows; only a temporary slot cannot be, since it ends with its connection. A slot that is missing,
-invalidated or not where we left it stops the capture: going on would mean to lose changes without a word.
+invalidated or not where we left it stops the capture: going on would mean to lose changes without a word. So
+does a server that went back behind what we have: it would skip as much of what comes.
 
 What a crash leaves at the very start, after each step:
 1. the slot created: the next start finds it, and no spool, and begins where the slot begins;
@@ -86,13 +87,18 @@ class Capture:
         spec = self._spec
         self._report("starting")
         with Receiver(replication_conninfo(spec.conninfo)) as receiver:
-            identity = Identity(receiver.system_id, receiver.database, spec.slot)
+            reached = manifest.reached(spec.spool)
+            server = receiver.identify()
+            identity = Identity(server.system_id, server.database, spec.slot)
             manifest.check_identity(spec.spool, identity)
+            if reached is not None:
+                receiver.check_history(server, reached)
             position = self._find_position(receiver)
             if position is None:
                 return
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
+                writer.manifest.enter_timeline(server.timeline)
                 for consumer in spec.consumers:
                     writer.manifest.register(consumer, writer.recorded)
                 if not writer.manifest.schemas():

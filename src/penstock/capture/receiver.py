@@ -24,10 +24,12 @@ import psycopg
 from psycopg import pq
 
 from penstock.capture.stream import Run
-from penstock.model import ZERO, Lsn
+from penstock.model import ZERO, Lsn, Reached
 from penstock.model.errors import PenstockError, PublicationMissing, SlotLost
+from penstock.postgres import timeline
 from penstock.postgres.connection import explain, settle
 from penstock.postgres.libpq import Inbox
+from penstock.postgres.timeline import Server
 
 _SLOT_GONE = ("42704", "55000")
 """undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
@@ -49,9 +51,6 @@ class Receiver:
         self._pg.notice_handler = self._notice
         self._notices: list[PenstockError] = []
         self._received = ZERO
-        identified = self._query(b"IDENTIFY_SYSTEM")
-        self.system_id = (identified.get_value(0, 0) or b"").decode()
-        self.database = (identified.get_value(0, 3) or b"").decode()
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._inbox = Inbox(self._pg, RUN_BYTES, waits=False)
@@ -63,6 +62,14 @@ class Receiver:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pg.finish()
+
+    def identify(self) -> Server:
+        """What the server says of itself: as of now, so what is compared with its end was read before."""
+        return timeline.identify(self._query)
+
+    def check_history(self, server: Server, reached: Reached) -> None:
+        """Raise `SlotLost` if the server went back since we came so far, or is another one."""
+        timeline.check(self._query, server, reached)
 
     def create_temporary_slot(self, slot: str) -> Lsn:
         """A slot that ends with this connection; returns where it starts."""

@@ -16,7 +16,7 @@ import typer
 if TYPE_CHECKING:
     from penstock.capture.spec import CaptureSpec
     from penstock.config import Config, DestinationConfig, SourceConfig
-    from penstock.model import Lsn, TableSchema
+    from penstock.model import Reached, TableSchema
     from penstock.pipeline.rules import Finding
     from penstock.postgres.preflight import Check
 
@@ -68,7 +68,7 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
 
 
-def _spool(config: Config, source: SourceConfig) -> tuple[Lsn | None, list[Check]]:
+def _spool(config: Config, source: SourceConfig) -> tuple[Reached | None, list[Check]]:
     """How far capture came, and what is wrong with the spool. From another's nothing is concluded."""
     import sqlite3
 
@@ -81,7 +81,7 @@ def _spool(config: Config, source: SourceConfig) -> tuple[Lsn | None, list[Check
     spec = spec_of(config, source)
     try:
         private.look(spec.spool)
-        return manifest.position(_found(spec)), []
+        return manifest.reached(_found(spec)), []
     except (NotPrivate, WrongSpool) as error:
         return None, [failure("spool", f"{error.where['file']}: {error.reason}", error.remedy)]
     except PermissionError as error:

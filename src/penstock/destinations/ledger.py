@@ -181,6 +181,17 @@ def move(connection: Connection, stream: Stream, to: Lsn, complete_through: date
     )
 
 
+def rewind(connection: Connection, stream: Stream, to: Lsn) -> None:
+    """The stream begins anew: where it stood is a position in a history that is gone."""
+    connection.execute(
+        """
+        update penstock.streams set position = %s, complete_through = null, updated_at = now()
+        where (pipeline, destination, source) = (%s, %s, %s)
+        """,
+        (str(to), *stream.key),
+    )
+
+
 def known(connection: Connection, stream: Stream) -> dict[TableId, Known]:
     rows = connection.execute(
         """

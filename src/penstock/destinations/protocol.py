@@ -199,6 +199,10 @@ class Target(Protocol):
     def position(self, source: str) -> Lsn | None:
         """How far the stream of this source came, as the data's own transaction has it; None: not known."""
 
+    def rewind(self, source: str, position: Lsn) -> None:
+        """The stream of this source begins anew at `position`, before where it stood: the source went back.
+        Every table is to be copied anew."""
+
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         """What is known there of the tables; empty for a destination that does not remember."""
 

@@ -1,6 +1,6 @@
 """What everything speaks: positions, schemas, events, errors."""
 
-from penstock.model.lsn import ZERO, Lsn
+from penstock.model.lsn import ZERO, Lsn, Reached
 from penstock.model.schema import (
     NO_TABLE,
     Column,
@@ -18,6 +18,7 @@ __all__ = [
     "Column",
     "ColumnType",
     "Lsn",
+    "Reached",
     "ReplicaIdentity",
     "TableId",
     "TableName",

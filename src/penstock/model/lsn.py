@@ -35,4 +35,14 @@ class Lsn:
         return self.value != 0
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far changes were read, and in which history: a server can be restored, or be another one."""
+
+    position: Lsn
+    timeline: int | None
+    """None: an earlier version did not keep it."""
+    system_id: str
+
+
 ZERO = Lsn(0)

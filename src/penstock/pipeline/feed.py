@@ -54,6 +54,9 @@ REMEMBERED = 3600
 """Readings of the clock that are kept: how far behind a destination may be to be told its time."""
 LONG = 10.0
 """Seconds after which it is said what a start waits for."""
+_ENDS_BEFORE = """
+select case when pg_is_in_recovery() then false else pg_current_wal_flush_lsn() < %s::pg_lsn end
+"""
 OLD = "Have a superuser run what `penstock grant` prints: it puts this version's in their place"
 
 
@@ -313,6 +316,14 @@ class Feed:
     def complete_through(self, position: Lsn) -> datetime | None:
         """The time up to which everything that committed stands before this position, as far as is known."""
         return next((at for lsn, at in reversed(self._clock) if lsn <= position), None)
+
+    def is_behind(self, position: Lsn) -> bool:
+        """Whether the server's WAL ends before this position: it was there once, and went back. A standby may
+        still come there."""
+        with self._lock:
+            row = self._asked(lambda: self._connected().execute(_ENDS_BEFORE, (str(position),)).fetchone())
+        assert row is not None
+        return bool(row[0])
 
     # The connection
 

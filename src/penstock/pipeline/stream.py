@@ -37,6 +37,7 @@ from penstock.pipeline.facts import Facts, Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.look import Found
 from penstock.pipeline.reload import Reloads, reload_at_once
+from penstock.pipeline.rewind import is_gone
 from penstock.pipeline.tables import Tables
 from penstock.pipeline.transform import Transforms
 from penstock.spark.plan import Slice
@@ -86,9 +87,19 @@ class Stream:
         name = self.config.name
         self._manifest.register(name, self._manifest.position)
         there = self.target.position(self.feed.name)
-        self.position = max(self._manifest.consumers()[name], self._manifest.retired, there or ZERO)
-        known = [state.position for state in self.tables if state.position is not None]
-        if self._manifest.position < max(self.position, *known, ZERO):
+        begins = max(self._manifest.consumers()[name], self._manifest.retired)
+        self.position = max(begins, there or ZERO)
+        waiting = [
+            state.position for state in self.tables if state.position and state.phase is not Phase.INIT
+        ]
+        needed, captured = max(self.position, *waiting, ZERO), self._manifest.position
+        progress = self._store.progress(self.feed.name, name)
+        delivered = max(needed, progress.position if progress else ZERO)
+        if delivered > captured and is_gone(self.feed, self.tables, delivered):
+            self.target.rewind(self.feed.name, begins)
+            self._store.rewind(self.feed.name, name, begins)
+            there = self.position = begins
+        elif needed > captured:
             return False
         self._reconcile()
         self._find_gaps(there)

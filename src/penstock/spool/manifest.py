@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from penstock.model import Lsn, TableId, TableSchema, private
+from penstock.model import Lsn, Reached, TableId, TableSchema, private
 from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool.segment import Part, Segment
@@ -97,7 +97,7 @@ class Manifest:
     def create(cls, spool: Path, identity: Identity, start: Lsn) -> Manifest:
         """Open the manifest of this identity, making it where there is none; `start` is for a new one."""
         private.folder(spool)
-        check_identity(spool, identity)
+        _refuse_another(spool, identity)
         private.file(spool / "manifest.db")  # what SQLite puts beside it has its mode
         manifest = cls(spool)
         manifest._db.executescript(_TABLES)
@@ -156,6 +156,17 @@ class Manifest:
     def retired(self) -> Lsn:
         """Where the spool begins: of what committed before, something is gone or was never here."""
         return Lsn(self._meta("retired"))
+
+    @property
+    def timeline(self) -> int | None:
+        """The server's timeline on which the position was reached; None: an earlier version wrote it."""
+        found = self._rows("select value from meta where key = 'timeline'")
+        return int(found[0][0]) if found else None
+
+    def enter_timeline(self, timeline: int) -> None:
+        """What is recorded from now on was read on this timeline, and so was what came before."""
+        with self._transaction() as db:
+            db.execute("insert or replace into meta values ('timeline', ?)", (str(timeline),))
 
     def record(self, position: Lsn, segments: Sequence[Segment], schemas: Iterable[TableSchema]) -> None:
         """Make segments visible and move the position to `position`, at once."""
@@ -316,16 +327,37 @@ def identity(spool: Path) -> Identity | None:
 
 
 def check_identity(spool: Path, ours: Identity) -> None:
-    """Raise `WrongSpool` if this is another's spool. To be asked before anything about the slot: that ours
-    is not the slot of somebody else's spool does not mean that it is lost."""
+    """Raise `WrongSpool` if this is the spool of another slot. To be asked before anything about the slot:
+    that ours is not the slot of somebody else's spool does not mean that it is lost. A slot of the same name
+    in a database of the same name, on another server, is lost: `reached` tells."""
     found = identity(spool)
-    if found not in (None, ours):
-        raise WrongSpool(f"the spool belongs to {found}, not to {ours}", file=spool)
+    if found is not None and (found.database, found.slot) != (ours.database, ours.slot):
+        _refuse_another(spool, ours)
+
+
+def _refuse_another(spool: Path, ours: Identity) -> None:
+    found = identity(spool)
+    if found in (None, ours):
+        return
+    remedy = None
+    if (found.system_id, found.database) == (ours.system_id, ours.database):
+        remedy = (
+            f"Set `replication.slot_name: {found.slot}` to go on with it, or give this source a spool path of"
+            " its own, or remove the old spool for good"
+        )
+    raise WrongSpool(f"the spool belongs to {found}, not to {ours}", file=spool, remedy=remedy)
 
 
 def position(spool: Path) -> Lsn | None:
     """How far capture came in this spool; None where it never began."""
-    if not exists(spool):
+    found = reached(spool)
+    return found.position if found else None
+
+
+def reached(spool: Path) -> Reached | None:
+    """How far capture came in this spool, and on which server; None where it never began."""
+    found = identity(spool)
+    if found is None:
         return None
     with closing(Manifest(spool)) as manifest:
-        return manifest.position
+        return Reached(manifest.position, manifest.timeline, found.system_id)

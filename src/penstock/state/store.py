@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -228,6 +229,18 @@ class Store:
                 key = {"source": source, "destination": destination}
                 self._replace(connection, t.progress, key | reached.row())
             self._progress[source, destination] = reached
+
+    def rewind(self, source: str, destination: str, position: Lsn) -> None:
+        """The stream begins anew at `position`: what was delivered before is of a history that is gone."""
+        with self._writing_now:
+            known = self._progress.get((source, destination))
+            if known is None:
+                return
+            anew = replace(known, position=position, complete_through=None, updated_at=datetime.now(UTC))
+            with self._writing() as connection:
+                key = {"source": source, "destination": destination}
+                self._replace(connection, t.progress, key | anew.row())
+            self._progress[source, destination] = anew
 
     # What holds up a destination
 

@@ -98,6 +98,11 @@ class FilesTarget:
         with books.transaction() as connection:
             return ledger.position(connection, books.stream)
 
+    def rewind(self, source: str, position: Lsn) -> None:
+        books = self._books[source]
+        with books.transaction() as connection:
+            ledger.rewind(connection, books.stream, position)
+
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         books = self._books[source]
         with books.transaction() as connection:

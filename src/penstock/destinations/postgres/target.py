@@ -62,6 +62,10 @@ class PostgresTarget:
         with self._endpoint.session() as connection:
             return ledger.position(connection, self._endpoint.stream(source))
 
+    def rewind(self, source: str, position: Lsn) -> None:
+        with self._endpoint.session() as connection:
+            ledger.rewind(connection, self._endpoint.stream(source), position)
+
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         with self._endpoint.session() as connection:
             return ledger.recorded(connection, self._endpoint.stream(source))

@@ -12,12 +12,12 @@ from pathlib import Path
 import psycopg
 
 from penstock.config import SourceConfig
-from penstock.model import Lsn
-from penstock.model.errors import PenstockError
-from penstock.postgres import catalog
+from penstock.model import Reached
+from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost
+from penstock.postgres import catalog, timeline
 from penstock.postgres.connection import connect, explain, replication_conninfo
 from penstock.postgres.preflight import disk, replication, server, tables
-from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, where
+from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, warning, where
 from penstock.postgres.preflight.tls import tls
 
 __all__ = ["Check", "Outcome", "Situation", "run"]
@@ -25,22 +25,23 @@ __all__ = ["Check", "Outcome", "Situation", "run"]
 CHECKS = (*server.CHECKS, *tables.CHECKS, *replication.CHECKS, *disk.CHECKS)
 
 
-def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[Check]:
+def run(source: SourceConfig, spool: Path, captured: Reached | None = None) -> list[Check]:
     """Every check for one source, in order. Without a connection there is one only.
 
-    `captured` is how far the spool has its changes, if there is one: the slot must have what follows.
+    `captured` is how far the spool has its changes, if there is one: the slot must have what follows, and the
+    server what came before.
     """
     try:
         with connect(source.conninfo(), autocommit=False) as connection:
             connection.read_only = True
             connection.execute("set local statement_timeout = '30s'")
             tables = catalog.matching(connection, source.tables)
-            situation = Situation(connection, source, spool, tables, captured)
+            situation = Situation(connection, source, spool, tables, captured.position if captured else None)
             checks = (attempt(connection, check, situation) for check in CHECKS)
             found = [
                 ok("connection", f"{connection.info.dbname} on {where(connection.info)}"),
                 attempt(connection, tls, connection),
-                *_replication_connection(source),
+                *_replication_connection(source, captured),
                 *checks,
             ]
             return list(
@@ -52,13 +53,32 @@ def run(source: SourceConfig, spool: Path, captured: Lsn | None = None) -> list[
         return [failure("connection", explain(error).reason, "")]
 
 
-def _replication_connection(source: SourceConfig) -> list[Check | None]:
-    """A walsender answers: the role may replicate, and pg_hba.conf lets it in."""
+def _replication_connection(source: SourceConfig, captured: Reached | None) -> list[Check | None]:
+    """A walsender answers: the role may replicate, and pg_hba.conf lets it in. It is the server it was."""
     name = "replication connection"
     try:
         with psycopg.connect(replication_conninfo(source.conninfo()), autocommit=True) as connection:
-            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
-            return [ok(name, f"system {row[0]}, timeline {row[1]}" if row else ""), tls(connection)]
+            ask = timeline.asking(connection.pgconn)
+            server = timeline.identify(ask)
+            answered = ok(name, f"system {server.system_id}, timeline {server.timeline}")
+            return [answered, tls(connection), _history(source, ask, server, captured)]
     except psycopg.Error as error:
         explained = explain(error)
         return [failure(name, explained.reason, explained.remedy)]
+
+
+def _history(
+    source: SourceConfig, ask: timeline.Ask, server: timeline.Server, captured: Reached | None
+) -> Check | None:
+    """Whether the server has what the spool has from it."""
+    if captured is None:
+        return None
+    try:
+        timeline.check(ask, server, captured)
+    except SlotLost as error:
+        if source.replication.on_slot_lost == "resync":
+            return warning("history", error.reason, "Nothing to do: `on_slot_lost: resync` copies the tables")
+        return failure("history", error.reason, error.remedy)
+    except ConnectionFailed as error:
+        return warning("history", error.reason, error.remedy)
+    return ok("history", f"has what was captured up to {captured.position}")

@@ -129,6 +129,21 @@ def wal_kept(now: Situation) -> Check:
     return ok("max_slot_wal_keep_size", size(limit << 20))
 
 
+def failover(now: Situation) -> Check | None:
+    """What was captured must not be more than a standby has when it is promoted: that slot would be lost."""
+    if now.version < 170000 or now.standby or not now.source.replication.failover:
+        return None
+    waited_for = now.setting("synchronized_standby_slots")
+    if waited_for.strip():
+        return ok("failover", f"captured is only what these standbys have: {waited_for}")
+    return warning(
+        "failover",
+        "synchronized_standby_slots is empty: a standby that lags when it is promoted lacks what was read,"
+        " and then the slot is lost",
+        "Set synchronized_standby_slots to the physical slots of the standbys, on every server",
+    )
+
+
 def sender_timeout(now: Situation) -> Check:
     limit = int(now.setting("wal_sender_timeout"))
     if limit == 0:
@@ -182,6 +197,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     slots,
     senders,
     wal_kept,
+    failover,
     sender_timeout,
     encoding,
     schema_changes,

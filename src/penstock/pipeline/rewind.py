@@ -1,0 +1,32 @@
+"""A destination that is ahead of its source: the server was restored, a standby that lagged was promoted, or
+it is another server. What the destination recorded is then a position in a history that is gone.
+
+Left there, the stream would wait until the WAL has grown past it, and then leave out what committed before.
+Once every table is to be copied anew nothing relies on that position, and the stream begins where the spool
+does. A crash in between leaves tables to be copied: the next start comes here again.
+"""
+
+from __future__ import annotations
+
+from penstock.model import Lsn
+from penstock.model.phases import Phase
+from penstock.pipeline.feed import Feed
+from penstock.pipeline.tables import Tables
+from penstock.state.store import TableState
+
+
+def is_gone(feed: Feed, tables: Tables, delivered: Lsn) -> bool:
+    """Whether `delivered`, which the spool does not reach, is of a history that the source does not have, or
+    matters to nobody. Otherwise capture is still to come there. Tables that rely on it are copied anew."""
+    relying = [state for state in tables if _relies_on_positions(state)]
+    if relying and not feed.is_behind(delivered):
+        return False
+    for state in relying:
+        tables.copy_anew(state, f"the server went back behind {delivered}, up to where it was delivered")
+    return True
+
+
+def _relies_on_positions(state: TableState) -> bool:
+    if state.phase is Phase.ERRORED:
+        return state.position is not None
+    return state.phase not in (Phase.INIT, Phase.DATA_SYNC)
