@@ -30,9 +30,10 @@ from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
 from penstock.capture.worker import Worker
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import PenstockError, PublicationMissing
+from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent
 from penstock.postgres import libpq, publication, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
+from penstock.postgres.slot import SlotState
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest
 from penstock.spool.manifest import Identity
@@ -40,6 +41,8 @@ from penstock.spool.writer import SpoolWriter
 
 FEEDBACK = 1.0
 """Seconds between two feedbacks at the most."""
+LONGEST_SILENCE = 3600.0
+"""Seconds."""
 
 
 class Backoff:
@@ -63,6 +66,8 @@ class Capture:
         self._stop = stop
         self._backoff = Backoff(spec.retry_initial, spec.retry_max)
         self._report = reporter(spec.source, spec.spool)
+        self._silence = (ZERO, 0.0)
+        """Where a connection began that went silent, and after how many seconds it was given up."""
 
     def run(self) -> None:
         """Capture until told to stop; raises what cannot be tried again."""
@@ -96,6 +101,7 @@ class Capture:
             position = self._find_position(receiver)
             if position is None:
                 return
+            self._be_patient(receiver, position)
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
                 writer.manifest.enter_timeline(server.timeline)
@@ -104,24 +110,43 @@ class Capture:
                 if not writer.manifest.schemas():
                     self._learn_tables(writer)
                 self._report("streaming", slot=spec.slot, position=str(writer.recorded))
-                self._pump(receiver, writer)
+                try:
+                    self._pump(receiver, writer)
+                except ServerSilent:
+                    self._silence = (position, receiver.patience)
+                    raise
+
+    def _be_patient(self, receiver: Receiver, position: Lsn) -> None:
+        """Twice as patient as the last time, if that ended at the same position: over one large transaction
+        of tables that nobody follows a server can be silent for longer than usual, again and again."""
+        began, seconds = self._silence
+        if position == began:
+            receiver.patience = max(receiver.patience, min(2 * seconds, LONGEST_SILENCE))
 
     def _find_position(self, receiver: Receiver) -> Lsn | None:
         """Where to begin: where the spool ends, having checked that the slot still has what follows;
         without a spool, where the slot begins. None if told to stop while the slot was being made."""
         spec = self._spec
-        position = manifest.position(spec.spool)
         with connect(spec.conninfo) as connection:
+            found, position = self._look(connection)
+            if found is None and position is not None:  # another capture may have made both in between
+                found, position = self._look(connection)
+            is_new = found is None and position is None
+            if not is_new:
+                slot.refuse_unpromoted(connection, found)
             if publication.describe(connection, spec.publication) is None:
                 raise PublicationMissing(f"the publication {spec.publication} does not exist")
             if spec.temporary_slot:
                 return receiver.create_temporary_slot(spec.slot)
-            found = slot.describe(connection, spec.slot)
-            if found is None and position is None and spec.create_slot:
+            if is_new and spec.create_slot:
                 return self._create_slot(connection)
         slot.check_usable(found, position or ZERO)
         assert found is not None
         return position or found.confirmed_flush or ZERO
+
+    def _look(self, connection: Connection) -> tuple[SlotState | None, Lsn | None]:
+        """The slot, then how far the spool is: who captures into it now moves the spool first."""
+        return slot.describe(connection, self._spec.slot), manifest.position(self._spec.spool)
 
     def _create_slot(self, connection: Connection) -> Lsn | None:
         """It waits for the transactions that run now, maybe for hours. Who is told to stop meanwhile must not

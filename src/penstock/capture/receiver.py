@@ -10,6 +10,9 @@ Feedback says two things: how far we have received (`write`) and how far the ser
 A server that shuts down waits until `flush` has reached its end, which would take until the slowest
 destination is done; but it takes `write` where no `flush` is given. So a keepalive that asks for a reply,
 which is what a server shutting down sends, is answered with `write` alone.
+
+A server that has nothing to send is silent, and so is a connection that somebody between has let go of. So
+after some silence it is asked for a reply, and given up when none comes.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from psycopg import pq
 
 from penstock.capture.stream import Run
 from penstock.model import ZERO, Lsn, Reached
-from penstock.model.errors import PenstockError, PublicationMissing, SlotLost
+from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent, SlotLost
 from penstock.postgres import timeline
 from penstock.postgres.connection import explain, settle
 from penstock.postgres.libpq import Inbox
@@ -39,18 +42,29 @@ RUN_BYTES = 2 << 20
 GATHER = 0.02
 NAP = 0.01
 """Seconds that messages pile up, once a first one has come."""
+ASK = 10.0
+"""Seconds of silence after which the server is asked for a reply, and asked again."""
+SILENCE = 60.0
+"""Seconds of silence after which the connection is given up."""
 
 
 class Receiver:
     def __init__(self, conninfo: str) -> None:
         """Connect. `conninfo` has `replication=database` and the session's settings in it."""
-        self._pg = pq.PGconn.connect(conninfo.encode())
-        if self._pg.status != pq.ConnStatus.OK:
-            raise self._failed()
+        try:  # psycopg's own way lets other threads run meanwhile
+            self._connection = psycopg.connect(conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise explain(error) from None
+        self._pg = self._connection.pgconn
         settle(self._pg)
         self._pg.notice_handler = self._notice
         self._notices: list[PenstockError] = []
         self._received = ZERO
+        self.patience = SILENCE
+        """Seconds of silence before the connection is given up."""
+        self._silent = 0.0
+        """Seconds spent waiting since anything came. What passes while nobody reads is no silence."""
+        self._ask_at = ASK
         self._poll = select.poll()
         self._poll.register(self._pg.socket, select.POLLIN)
         self._inbox = Inbox(self._pg, RUN_BYTES, waits=False)
@@ -61,7 +75,7 @@ class Receiver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pg.finish()
+        self._connection.close()
 
     def identify(self) -> Server:
         """What the server says of itself: as of now, so what is compared with its end was read before."""
@@ -94,7 +108,8 @@ class Receiver:
     def receive(self, seconds: float, gather: float = GATHER) -> Run | None:
         """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
         more, or until there are enough."""
-        until = time.monotonic() + seconds
+        begun = time.monotonic()
+        until = begun + seconds
         messages = self._inbox
         while messages.take():
             now = time.monotonic()
@@ -111,10 +126,20 @@ class Receiver:
         if self._notices:
             raise self._notices[0]
         if not messages.count:
+            self._bear_silence(time.monotonic() - begun)
             return None
+        self._silent, self._ask_at = 0.0, ASK
         run = Run(*messages.empty())
         self._answer_keepalives(run)
         return run
+
+    def _bear_silence(self, seconds: float) -> None:
+        self._silent += seconds
+        if self._silent >= self.patience:
+            raise ServerSilent(f"the server has been silent for {self._silent:.0f} seconds")
+        if self._silent >= self._ask_at:
+            self._ask_at += ASK
+            self.feedback(self._received, ZERO, reply_wanted=True)
 
     def _answer_keepalives(self, run: Run) -> None:
         starts = np.concatenate(([0], run.ends[:-1]))
@@ -125,10 +150,12 @@ class Receiver:
             if reply_wanted:
                 self.feedback(self._received, ZERO)
 
-    def feedback(self, written: Lsn, flushed: Lsn) -> None:
+    def feedback(self, written: Lsn, flushed: Lsn, *, reply_wanted: bool = False) -> None:
         """Tell the server what we have, and what it may forget; zero leaves the latter where it is."""
         now = int(time.time() * 1_000_000) - 946_684_800_000_000
-        self._pg.put_copy_data(struct.pack("!cQQQqB", b"r", written.value, flushed.value, 0, now, 0))
+        self._pg.put_copy_data(
+            struct.pack("!cQQQq?", b"r", written.value, flushed.value, 0, now, reply_wanted)
+        )
         self._pg.flush()
 
     def _query(self, command: bytes, expected: pq.ExecStatus = pq.ExecStatus.TUPLES_OK) -> pq.abc.PGresult:

@@ -38,6 +38,7 @@ class Worker(threading.Thread):
         self._spec = spec
         self._writer = writer
         self._report = report
+        self._types = types
         self._decoder = FastDecoder(SpoolSchemas(writer, types), writer.recorded)
         self._spill = Spill(spec.spool / "spill")
         self._queue: queue.Queue[Run] = queue.Queue(QUEUED_RUNS)
@@ -113,6 +114,7 @@ class Worker(threading.Thread):
         be past what was recorded.
         """
         self._last_look = time.monotonic()
+        self._types.close()  # new tables are rare: until the next one its connection might go silent
         positions = self._writer.manifest.consumers().values()
         slowest = min(positions, default=ZERO)
         if slowest:

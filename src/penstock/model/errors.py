@@ -80,6 +80,14 @@ class ConnectionFailed(PenstockError):
     """The server cannot be reached, or the connection was lost."""
 
 
+class ServerSilent(ConnectionFailed):
+    """The replication connection is open, and nothing comes from it, not even when it is asked."""
+
+
+class NotPromoted(ConnectionFailed):
+    """A standby was reached where the primary is to be: its slot cannot be read before it is promoted."""
+
+
 class AccessDenied(PenstockError):
     """The server refuses this role: wrong password, no such role or database, missing attribute."""
 
@@ -225,6 +233,19 @@ POLICY: dict[type[PenstockError], Policy] = {
     ConfigError: Policy(Scope.RUN, False, ""),
     ConnectionFailed: Policy(
         Scope.SOURCE, True, "Check that the server runs and that host, port and sslmode are right"
+    ),
+    ServerSilent: Policy(
+        Scope.SOURCE,
+        True,
+        "It is connected anew by itself. Look for a proxy, firewall or address translation that lets go of "
+        "connections without a word",
+    ),
+    NotPromoted: Policy(
+        Scope.SOURCE,
+        True,
+        "It is tried again by itself. Promote the standby, or lead the connection to the primary "
+        "(several hosts: target_session_attrs=primary); on a standby that is itself the source, make the "
+        "slot anew",
     ),
     AccessDenied: Policy(
         Scope.SOURCE, False, "Check username, password and pg_hba.conf; the role needs LOGIN and REPLICATION"

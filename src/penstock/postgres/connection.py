@@ -4,6 +4,8 @@ Every connection speaks with the same session settings, because the spool keeps 
 PostgreSQL sends: two sessions that print a timestamp differently would store it differently. The settings
 travel in libpq's `options`, so that a replication connection has them from its first message on.
 
+A server that vanished without a word is noticed within minutes, by what TCP itself can tell: `ATTENTION`.
+
 The search path is PostgreSQL's own schema and nothing else: whatever a user calls his functions, operators
 and tables, none of them runs or is read in the place of what we mean. What is elsewhere is qualified.
 
@@ -48,6 +50,15 @@ SESSION_OPTIONS = {
 
 CONNECT_TIMEOUT = "10"
 
+ATTENTION = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""Keywords of libpq that the user's own go before. The last also ends a connection whose server takes nothing
+more for as long: who sends rows gives it longer."""
+
 _SETTLE = (
     (b"DateStyle", b"ISO", b"set datestyle to 'ISO'"),
     (b"IntervalStyle", b"postgres", b"set intervalstyle to 'postgres'"),
@@ -90,7 +101,7 @@ def wait_briefly(connection: Connection, milliseconds: int = 2000) -> None:
 
 def with_session(conninfo: str) -> str:
     """The same connection with our settings in `options`, after the user's own, so that ours win."""
-    given = conninfo_to_dict(conninfo)
+    given = {**ATTENTION, **conninfo_to_dict(conninfo)}
     ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
     theirs = given.get("options") or _default("options")
     given["options"] = f"{theirs} {ours}" if theirs else ours

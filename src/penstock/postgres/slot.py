@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import NotReady, SlotLost
+from penstock.model.errors import NotPromoted, NotReady, SlotLost
 from penstock.postgres.connection import Connection, explain
 
 PLUGIN = "pgoutput"
@@ -36,6 +36,8 @@ class SlotState:
     temporary: bool
     two_phase: bool
     failover: bool
+    synced: bool
+    """Whether it is a standby's image of the primary's slot, or was one before the standby's promotion."""
     confirmed_flush: Lsn | None
     restart_lsn: Lsn | None
     wal_status: str | None
@@ -76,6 +78,7 @@ def describe(connection: Connection, name: str) -> SlotState | None:
         temporary=slot["temporary"],
         two_phase=slot["two_phase"],
         failover=slot.get("failover", False),
+        synced=slot.get("synced", False),
         confirmed_flush=_lsn(slot["confirmed_flush_lsn"]),
         restart_lsn=_lsn(slot["restart_lsn"]),
         wal_status=slot["wal_status"],
@@ -113,6 +116,23 @@ def drop(connection: Connection, name: str) -> bool:
     except psycopg.Error as error:
         raise explain(error).at(slot=name) from None
     return True
+
+
+def refuse_unpromoted(connection: Connection, state: SlotState | None) -> None:
+    """Raise `NotPromoted` on a standby whose slot is not there, or not to be read, before its promotion: that
+    says nothing of what the slot of the primary still has."""
+    row = connection.execute("select pg_is_in_recovery()").fetchone()
+    if row != (True,):
+        return
+    if connection.info.server_version < 160000:
+        reason = "the server is a standby, and of a version that does not decode there"
+    elif state is None:
+        reason = "the server is a standby, and the slot is not there"
+    elif state.synced:
+        reason = "the server is a standby, and its slot an image of the primary's"
+    else:
+        return
+    raise NotPromoted(reason, slot=state.name if state else None)
 
 
 def check_usable(state: SlotState | None, position: Lsn) -> None:

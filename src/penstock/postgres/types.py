@@ -3,7 +3,8 @@
 A relation message names types by oid and modifier only. `TypeCatalog` looks up what they are, follows
 domains to their base and arrays to their elements, and remembers. It is asked rarely (once for each new
 version of a table's schema), maybe hours apart, so it opens its connection when it needs one and opens
-another when that one was lost.
+another when that one was lost. Whoever keeps it lets go of the connection meanwhile (`close`): one that idles
+may go silent, and who asks it then waits.
 """
 
 from __future__ import annotations

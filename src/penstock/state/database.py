@@ -39,16 +39,6 @@ from penstock.state import tables
 
 _WRITES = "penstock_writes"
 
-_SETTINGS = {
-    "fallback_application_name": "penstock",
-    "connect_timeout": "10",
-    # A server that vanished without a word is noticed in a minute, not in hours.
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
-}
-
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://")
 _DENIED = re.compile(r"28...|3D000|42501")
 _DENIED_WORDS = re.compile(
@@ -191,7 +181,7 @@ def _postgres(url: str) -> Database:
     except ValueError as error:
         raise ConfigError(f"`state.url`: {error}") from None
     given = conninfo_to_dict(dsn)
-    conninfo = with_session(make_conninfo(dsn, **{**_SETTINGS, **given}))
+    conninfo = with_session(make_conninfo(dsn, **{"fallback_application_name": "penstock", **given}))
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # No prepared statements: a connection pooler between may hand the next one to another session.
