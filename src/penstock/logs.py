@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -28,10 +29,25 @@ def to_stderr(level: int = logging.INFO) -> None:
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines(sys.stderr))),
     )
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
+
+
+class _Lines:
+    """Where lines go that nobody stops for: on a full disk they are lost, and the work goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _in_one_line(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
-from structlog.testing import capture_logs
 
 from penstock.capture.process import Backoff
 from penstock.capture.worker import Worker
@@ -304,38 +300,6 @@ def test_a_large_transaction_arrives_without_what_was_rolled_back(
     assert [c.seq for c in found[1:]] == list(range(6000))
     assert len({(c.commit_lsn, c.xid) for c in found[1:]}) == 1
     assert not list((tmp_path / "spill").glob("*"))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room: a tmpfs, where we may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"a small disk needs the right to mount one: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def test_a_full_disk_pauses_the_capture_and_loses_nothing(source: Database, small_disk: Path) -> None:
-    filler = small_disk / "filler"
-    with capture_logs() as told, running(spec_for(source, small_disk / "spool")) as capture:
-        source.execute("insert into people values (0, 'before')")
-        capture.until_past(source)
-        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(b"x" * 4096):
-                pass
-        source.execute(
-            "insert into people select g, md5(g::text), md5(random()::text) from generate_series(1, 3000) g"
-        )
-        eventually(lambda: [line for line in told if line["event"] == "capture paused"])
-        assert capture.error is None
-        filler.unlink()
-        capture.until_past(source)
-    assert len(names(small_disk / "spool")) == 3001
 
 
 def test_feedback_goes_on_while_the_capture_is_paused(

@@ -25,7 +25,7 @@ from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.postgres.selection import Selection, select
-from penstock.spool import manifest
+from penstock.spool import manifest, room
 from penstock.spool.writer import is_captured
 
 LOG = "capture.log"
@@ -104,9 +104,11 @@ class CaptureProcess:
     """A capture running as a child. It ends when this is closed, or when this process does."""
 
     def __init__(self, spec: CaptureSpec) -> None:
-        private.folder(spec.spool)
         self._spec = spec
-        with open(spec.spool / LOG, "ab", opener=private.opener) as log:
+        with room.explained(spec.spool):
+            private.folder(spec.spool)
+            log_file = open(spec.spool / LOG, "ab", opener=private.opener)  # noqa: SIM115
+        with log_file as log:
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "penstock.capture"],
                 stdin=subprocess.PIPE,

@@ -20,7 +20,7 @@ from penstock.model import private
 from penstock.model.errors import PenstockError, SpoolInUse, WrongSpool
 from penstock.postgres import timeline
 from penstock.postgres.connection import explain, replication_conninfo
-from penstock.spool import manifest
+from penstock.spool import manifest, room
 from penstock.spool.manifest import Identity
 from penstock.spool.writer import captured_by
 
@@ -52,19 +52,24 @@ def find(spec: CaptureSpec) -> Path:
 def own(spec: CaptureSpec) -> None:
     """Make the spool's folder, or take it over from an earlier version; raises what speaks against that."""
     try:
-        found = find(spec)
-        if spec.former_spool is not None:
-            if found != spec.spool:
-                _move(found, spec)
-            _refuse_another(spec.spool.parent)
-            private.folder(spec.spool.parent)
-        private.folder(spec.spool)
+        with room.explained(spec.spool):
+            _own(spec)
     except OSError as error:
         raise PenstockError(
             f"the spool's folder cannot be made: {error.strerror}",
             file=spec.spool,
             remedy="Correct spool.path, or the folder's owner",
         ) from None
+
+
+def _own(spec: CaptureSpec) -> None:
+    found = find(spec)
+    if spec.former_spool is not None:
+        if found != spec.spool:
+            _move(found, spec)
+        _refuse_another(spec.spool.parent)
+        private.folder(spec.spool.parent)
+    private.folder(spec.spool)
 
 
 def refuse_if_captured(spool: Path) -> None:

@@ -28,19 +28,21 @@ from penstock.capture.receiver import Receiver
 from penstock.capture.schemas import SpoolSchemas, published
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
-from penstock.capture.worker import Worker
+from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent
+from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent, SpoolFull, SpoolInUse
 from penstock.postgres import libpq, publication, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
 from penstock.postgres.slot import SlotState
 from penstock.postgres.types import TypeCatalog
-from penstock.spool import manifest
+from penstock.spool import manifest, room
 from penstock.spool.manifest import Identity
-from penstock.spool.writer import SpoolWriter
+from penstock.spool.writer import SpoolWriter, held
 
 FEEDBACK = 1.0
 """Seconds between two feedbacks at the most."""
+LET_GO = 20.0
+"""Seconds that the disk may be full before the server is let go."""
 LONGEST_SILENCE = 3600.0
 """Seconds."""
 
@@ -75,7 +77,8 @@ class Capture:
         libpq.warm_up()
         while not self._stop.is_set():
             try:
-                self._stream()
+                with room.explained(self._spec.spool):
+                    self._stream()
             except (PenstockError, psycopg.Error) as raised:
                 error = explain(raised) if isinstance(raised, psycopg.Error) else raised
                 error.at(source=self._spec.source)
@@ -83,6 +86,12 @@ class Capture:
                     self._report("failed", error)
                     raise error from None
                 pause = self._backoff.pause()
+                if isinstance(error, SpoolFull):
+                    with suppress(OSError, SpoolInUse), held(self._spec.spool):
+                        self._report("paused", error)
+                        room.release(self._spec.spool)
+                        self._stop.wait(pause)
+                    continue
                 self._report("retrying", error, seconds=round(pause, 1))
                 self._stop.wait(pause)
         self._report("stopped")
@@ -104,17 +113,36 @@ class Capture:
             self._be_patient(receiver, position)
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
-                writer.manifest.enter_timeline(server.timeline)
-                for consumer in spec.consumers:
-                    writer.manifest.register(consumer, writer.recorded)
-                if not writer.manifest.schemas():
-                    self._learn_tables(writer)
-                self._report("streaming", slot=spec.slot, position=str(writer.recorded))
                 try:
-                    self._pump(receiver, writer)
+                    writer.manifest.enter_timeline(server.timeline)
+                    self._fill(receiver, writer)
                 except ServerSilent:
                     self._silence = (position, receiver.patience)
                     raise
+                except SpoolFull as full:
+                    if spec.temporary_slot:
+                        raise
+                    receiver.close()  # a server that shuts down would wait for us
+                    self._wait_for_room(full, writer)
+
+    def _fill(self, receiver: Receiver, writer: SpoolWriter) -> None:
+        room.reserve(self._spec.spool)
+        for consumer in self._spec.consumers:
+            writer.manifest.register(consumer, writer.recorded)
+        if not writer.manifest.schemas():
+            self._learn_tables(writer)
+        self._report("streaming", slot=self._spec.slot, position=str(writer.recorded))
+        self._pump(receiver, writer)
+
+    def _wait_for_room(self, full: SpoolFull, writer: SpoolWriter) -> None:
+        """Without a connection, and with the spool held: its consumers may go on, and make room."""
+        self._report("paused", full.at(source=self._spec.source))
+        room.release(self._spec.spool)
+        while not self._stop.wait(ROOM_PAUSE):
+            with suppress(SpoolFull), room.explained(self._spec.spool):
+                writer.retire(min(writer.manifest.consumers().values(), default=ZERO))
+            if room.is_there(self._spec.spool):
+                return
 
     def _be_patient(self, receiver: Receiver, position: Lsn) -> None:
         """Twice as patient as the last time, if that ended at the same position: over one large transaction
@@ -194,7 +222,7 @@ class Capture:
 
     def _receive(self, receiver: Receiver, worker: Worker) -> None:
         told = 0.0
-        while not self._stop.is_set() and worker.error is None:
+        while not self._stop.is_set() and worker.error is None and not worker.lacks_room(LET_GO):
             if worker.has_room:
                 run = receiver.receive(seconds=0.1)
                 if run is not None:

@@ -22,6 +22,8 @@ from penstock.model.errors import PenstockError, to_dict
 from penstock.spool.writer import captured_by
 
 FILE = "capture.json"
+SIZE = 4096
+"""Bytes, with blanks at the end: room for what is to be told when there is no other."""
 
 
 class Report(Protocol):
@@ -44,13 +46,25 @@ def reporter(source: str, spool: Path) -> Report:
             "error": to_dict(error) if error else None,
         }
         with contextlib.suppress(OSError):
-            private.folder(spool)
-            fresh = spool / f"{FILE}.new"
-            with open(fresh, "w", opener=private.opener) as file:
-                json.dump(document, file)
-            fresh.rename(spool / FILE)
+            _write(spool, json.dumps(document).encode().ljust(SIZE))
 
     return report
+
+
+def _write(spool: Path, document: bytes) -> None:
+    """As a new file, so that a reader has it whole; where the disk is full, in the place of the last one."""
+    private.folder(spool)
+    fresh = spool / f"{FILE}.new"
+    try:
+        with open(fresh, "wb", opener=private.opener) as file:
+            file.write(document)
+        fresh.rename(spool / FILE)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        with open(spool / FILE, "r+b", buffering=0, opener=private.opener) as file:
+            file.write(document)
+            file.truncate(len(document))
 
 
 def read(spool: Path) -> dict[str, Any]:

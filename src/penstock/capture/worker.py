@@ -3,17 +3,16 @@
 Decoding and compressing happen outside Python's lock, so the receiver goes on reading meanwhile. Runs wait
 in a short queue; when it is full the receiver stops reading and the server waits. That is also how a full
 disk is survived: the worker tries the same write again until there is room, the queue fills, feedback goes
-on, and nothing is lost.
+on, and nothing is lost. Segments that every consumer has passed are removed meanwhile: that may be the room.
 """
 
 from __future__ import annotations
 
-import errno
 import queue
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.schemas import SpoolSchemas
@@ -24,6 +23,7 @@ from penstock.capture.stream import Block, Rows, Run, Step, StreamAbort, StreamC
 from penstock.model import ZERO
 from penstock.model.errors import SpoolFull
 from penstock.postgres.types import TypeCatalog
+from penstock.spool import room
 from penstock.spool.writer import SpoolWriter
 
 QUEUED_RUNS = 6
@@ -49,10 +49,16 @@ class Worker(threading.Thread):
         self.acknowledged = ZERO
         """The server may forget what lies before this position; zero while nobody has said so."""
         self.error: BaseException | None = None
+        self._without_room_since: float | None = None
 
     @property
     def has_room(self) -> bool:
         return not self._queue.full()
+
+    def lacks_room(self, seconds: float) -> bool:
+        """Whether the disk has been full for so long."""
+        since = self._without_room_since
+        return since is not None and time.monotonic() - since >= seconds
 
     def put(self, run: Run) -> None:
         self._queue.put(run)
@@ -118,30 +124,33 @@ class Worker(threading.Thread):
         positions = self._writer.manifest.consumers().values()
         slowest = min(positions, default=ZERO)
         if slowest:
-            self._patiently(lambda: self._writer.retire(slowest))
+            with suppress(SpoolFull), room.explained(self._spec.spool):  # then the next time
+                self._writer.retire(slowest)
         self.acknowledged = self.recorded if self._spec.ack == "spool" else min(slowest, self.recorded)
 
     def _patiently(self, write: Callable[[], object]) -> None:
         """Try a write until the disk has room for it."""
-        paused = False
         while True:
             try:
-                write()
+                with room.explained(self._spec.spool):
+                    write()
                 break
-            except (OSError, sqlite3.OperationalError) as error:
-                if not _no_room(error):
-                    raise
-                full = SpoolFull(f"no room for the spool: {error}", file=self._spec.spool)
-                if self._ending.wait(ROOM_PAUSE):
-                    raise full from error
-                if not paused:
+            except SpoolFull as full:
+                if self._without_room_since is None:
+                    self._without_room_since = time.monotonic()
                     self._report("paused", full)
-                paused = True
-        if paused:
+                self._wait_for_room(full)
+        if self._without_room_since is not None:
+            self._without_room_since = None
+            with suppress(SpoolFull):
+                room.reserve(self._spec.spool)
             self._report("streaming")
 
-
-def _no_room(error: Exception) -> bool:
-    if isinstance(error, sqlite3.OperationalError):
-        return error.sqlite_errorcode == sqlite3.SQLITE_FULL
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    def _wait_for_room(self, full: SpoolFull) -> None:
+        room.release(self._spec.spool)
+        while True:
+            if self._ending.wait(ROOM_PAUSE):
+                raise full
+            self._look_at_consumers()
+            if room.is_there(self._spec.spool):
+                return

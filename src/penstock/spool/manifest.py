@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model import Lsn, Reached, TableId, TableSchema, private
-from penstock.model.errors import PositionGone, SpoolDamaged, WrongSpool
+from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
+from penstock.spool import room
 from penstock.spool.segment import Part, Segment
 
 FORMAT = "2"
@@ -88,10 +89,12 @@ class Manifest:
         self._db = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         self._using = threading.RLock()
         try:
-            make_durable(self._db)
-            self._db.execute("pragma foreign_keys = on")
-        except sqlite3.DatabaseError as error:
-            raise SpoolDamaged(f"the manifest does not open: {error}", file=self.path) from error
+            with _opening(spool):
+                make_durable(self._db)
+                self._db.execute("pragma foreign_keys = on")
+        except PenstockError:
+            self._db.close()
+            raise
 
     @classmethod
     def create(cls, spool: Path, identity: Identity, start: Lsn) -> Manifest:
@@ -100,8 +103,17 @@ class Manifest:
         _refuse_another(spool, identity)
         private.file(spool / "manifest.db")  # what SQLite puts beside it has its mode
         manifest = cls(spool)
-        manifest._db.executescript(_TABLES)
-        with manifest._transaction() as db:
+        try:
+            manifest._begin(identity, start)
+        except BaseException:
+            manifest.close()
+            raise
+        return manifest
+
+    def _begin(self, identity: Identity, start: Lsn) -> None:
+        with room.explained(self.path.parent):
+            self._db.executescript(_TABLES)
+        with self._transaction() as db:
             found = dict(db.execute("select key, value from meta"))
             if not found:
                 begin = {"position": str(start.value), "retired": str(start.value)}
@@ -109,8 +121,7 @@ class Manifest:
                 db.executemany("insert into meta values (?, ?)", fresh.items())
             elif found.get("format") != FORMAT:
                 said = f"the spool has format {found.get('format')}, not {FORMAT}"
-                raise WrongSpool(said, file=manifest.path)
-        return manifest
+                raise WrongSpool(said, file=self.path)
 
     @classmethod
     def open(cls, spool: Path) -> Manifest:
@@ -124,19 +135,20 @@ class Manifest:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._using:
+        with self._using, room.explained(self.path.parent):
             self._db.execute("begin immediate")
             try:
                 yield self._db
+                self._db.execute("commit")
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # a full disk may have ended it
+                    self._db.execute("rollback")
                 raise
-            self._db.execute("commit")
 
     def _rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         """One connection serves several threads, one at a time: a read that another one has not finished
         would make SQLite refuse to begin a transaction."""
-        with self._using:
+        with self._using, room.explained(self.path.parent):
             return self._db.execute(statement, values).fetchall()
 
     # Positions
@@ -304,25 +316,31 @@ class Manifest:
         return {file for (file,) in self._rows("select file from segments")}
 
 
+@contextmanager
+def _opening(spool: Path) -> Iterator[None]:
+    try:
+        with room.explained(spool):
+            yield
+    except sqlite3.DatabaseError as error:
+        raise SpoolDamaged(f"the manifest does not open: {error}", file=spool / "manifest.db") from error
+
+
 def exists(spool: Path) -> bool:
     """Whether capture has begun here: the file is there and somebody has been named in it."""
     path = spool / "manifest.db"
     if not path.exists():
         return False
-    with closing(sqlite3.connect(path, timeout=30)) as db:
+    with _opening(spool), closing(sqlite3.connect(path, timeout=30)) as db:
         found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
         return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
 
 
 def identity(spool: Path) -> Identity | None:
     """Whose changes this spool holds; None where capture never began."""
-    try:
-        if not exists(spool):
-            return None
-        with closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
-            meta = dict(db.execute("select key, value from meta"))
-    except sqlite3.DatabaseError as error:
-        raise SpoolDamaged(f"the manifest does not open: {error}", file=spool / "manifest.db") from error
+    if not exists(spool):
+        return None
+    with _opening(spool), closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
+        meta = dict(db.execute("select key, value from meta"))
     return Identity(*(meta.get(key, "") for key in ("system_id", "database", "slot")))
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +39,11 @@ class SpoolWriter:
         private.tighten(path)
         self.path = path
         self._lock = _lock(path)
-        self.manifest = Manifest.create(path, identity, start)
+        try:
+            self.manifest = Manifest.create(path, identity, start)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._limit = segment_bytes
         self._ended: list[pa.RecordBatch] = []
         self._open: list[pa.RecordBatch] = []
@@ -154,6 +159,16 @@ def _segment_files(path: Path) -> Iterable[Path]:
     return [*path.glob("*.arrow"), *path.glob("*.tmp")]
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a spool that cannot be written now."""
+    lock = _lock(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def _lock(path: Path) -> int:
     lock = private.opener(str(path / "lock"), os.O_RDWR | os.O_CREAT)
     try:
@@ -162,8 +177,8 @@ def _lock(path: Path) -> int:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         os.close(lock)
         raise SpoolInUse(f"process {holder or 'unknown'} captures into this spool", file=path) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    with suppress(OSError):  # of a full disk; in place, so that there is room where there was a number
+        os.pwrite(lock, str(os.getpid()).encode().ljust(32), 0)
     return lock
 
 
