@@ -54,6 +54,9 @@ class Given:
         options = {"name": "warehouse", "type": "postgres", "dsn": self.database.dsn} | options
         target = PostgresTarget("shop", DestinationConfig.model_validate(options), sources)
         target.open(self.spark)
+        for source in sources:
+            if target.position(source) is None:
+                target.begin(source, START)
         self._targets.append(target)
         return target
 

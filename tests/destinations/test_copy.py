@@ -81,13 +81,13 @@ def source(given: Given, database: Database) -> Database:
 
 def test_a_copy_becomes_the_table_with_the_changes_since(given: Given, source: Database) -> None:
     target = given.target()
-    assert target.position("eu") is None
     assert given.copy(target, source, USERS.id) == 5000
     assert source.query("select to_regclass('app.users')") == [(None,)], "not visible before"
 
     given.spool.update(USERS, ("1", "changed", None)).delete(USERS, ("2", None, None))
     end = given.spool.insert(USERS, ("5001", "new\tone", "1.50")).commit()
     changes = given.changes(USERS.id, given.start, end)
+    target.begin("eu", end)
     target.hand_over("first", changes, end)
     target.hand_over("first", changes, end)  # its answer was lost
 

@@ -34,6 +34,7 @@ def test_two_sources_with_the_same_keys_do_not_touch_each_other(
     other.start = end
     given.copy(target, database, USERS.id)
     end = given.spool.update(USERS, ("2", "eu changed", None), unchanged=[2]).commit()
+    target.begin("eu", end)
     target.hand_over("first", given.changes(USERS.id, given.start, end), end)
     given.start = end
 

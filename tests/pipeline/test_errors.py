@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg import sql
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.config import load
+from penstock.destinations.postgres import guarding
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import StateInUse
 from penstock.model.phases import Phase
@@ -120,6 +122,62 @@ def test_a_destination_that_is_down_holds_up_nobody(
             assert all(stream["position"] for stream in streams)
     finally:
         far.remove()
+
+
+def test_an_idle_destination_that_is_read_only_is_waited_for(
+    spark: SparkSession, source: Database, destination: Database, server: PostgresServer, tmp_path: Path
+) -> None:
+    """Its stream has nothing to deliver: that makes no difference."""
+    source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until(lambda: contents(destination, "t") == ["(1)"])
+        server.execute(f"alter database {destination.name} set default_transaction_read_only = on")
+        server.execute(
+            f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{destination.name}'"
+        )
+        source.execute("create table elsewhere ()", "select pg_logical_emit_message(false, 'x', 'y')")
+        waits = pipeline.until(lambda: status(file)["destinations"][0]["streams"][0]["error"], 30)
+        assert waits["kind"] == "DestinationUnready"
+        server.execute(f"alter database {destination.name} reset default_transaction_read_only")
+        server.execute(
+            f"select pg_terminate_backend(pid) from pg_stat_activity where datname = '{destination.name}'"
+        )
+        source.execute("insert into t values (2)")
+        pipeline.until(lambda: contents(destination, "t") == ["(1)", "(2)"])
+
+
+def test_a_reader_who_keeps_a_truncate_waiting_delays_that_table_alone_and_for_as_long_as_he_reads(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarding, "_WAIT", sql.SQL("set local lock_timeout = '100ms'; "))
+    source.execute(
+        "create table t (id integer primary key)",
+        "create table u (id integer primary key)",
+        "insert into t values (1)",
+    )
+    often = {"initial": "10ms", "max": "100ms", "attempts": 2}
+    file = configuration(tmp_path, source, to_postgres(destination), retry=often)
+    with running(file, spark) as pipeline, destination.connect() as reader:
+        pipeline.until_phase(Phase.READY, "public.t", "public.u")
+        with reader.transaction():
+            reader.execute("select from t")
+            source.execute("truncate t")
+            pipeline.until(lambda: pipeline.tables()["public.t"].attempts > 4)
+            source.execute("insert into u values (1)")
+            pipeline.until(lambda: contents(destination, "u") == ["(1)"])
+            (told,) = [t for t in status(file)["destinations"][0]["tables"] if t["error"]]
+            assert (told["table"], told["error"]["kind"]) == ("public.t", "DestinationBusy")
+            source.execute("alter table u add a int")
+            reader.execute("select from u")
+            source.execute("insert into u values (2, 2)", "insert into t values (2)")
+            pipeline.until(lambda: pipeline.tables()["public.u"].attempts > 4)
+        pipeline.until(lambda: contents(destination, "t") == ["(2)"])
+        pipeline.until(lambda: contents(destination, "u") == ["(1,)", "(2,2)"])
 
 
 def test_a_second_pipeline_is_refused_and_told_who_runs(

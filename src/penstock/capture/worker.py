@@ -126,7 +126,8 @@ class Worker(threading.Thread):
         if slowest:
             with suppress(SpoolFull), room.explained(self._spec.spool):  # then the next time
                 self._writer.retire(slowest)
-        self.acknowledged = self.recorded if self._spec.ack == "spool" else min(slowest, self.recorded)
+        passed = self.recorded if self._spec.ack == "spool" else min(slowest, self.recorded)
+        self.acknowledged = max(self.acknowledged, passed)  # a consumer may have gone back
 
     def _patiently(self, write: Callable[[], object]) -> None:
         """Try a write until the disk has room for it."""

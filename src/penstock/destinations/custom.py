@@ -42,7 +42,7 @@ class CustomTarget:
     def position(self, source: str) -> Lsn | None:  # noqa: ARG002
         return None
 
-    def rewind(self, source: str, position: Lsn) -> None: ...
+    def begin(self, source: str, position: Lsn) -> None: ...
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:  # noqa: ARG002
         return {}

@@ -7,6 +7,9 @@ same time (a retried task whose first attempt still lives) the second waits, and
 
 A table stands where its stream stands (position null), unless it was stopped: then it has a position, and the
 reason, of its own.
+
+What is written next begins where the last ended. If what is recorded is behind that, the database is not what
+it was: nothing is written to it then (`refuse_if_behind`).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import LiteralString
 
 from penstock.destinations.protocol import Delivery, Recorded
 from penstock.model import Lsn, TableId
-from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.model.errors import DestinationWentBack, PenstockError, from_dict, to_dict
 from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
 
@@ -162,6 +165,13 @@ def position(connection: Connection, stream: Stream) -> Lsn | None:
     return _lsn(row[0]) if row else None
 
 
+def refuse_if_behind(stands: Lsn | None, start: Lsn) -> None:
+    """Raise if what begins at `start` would leave a gap: all up to there had been recorded once."""
+    if stands is None or stands < start:
+        where = f"stands at {stands}" if stands is not None else "has no position"
+        raise DestinationWentBack(f"the destination {where}, and had come to {start} before")
+
+
 def move(connection: Connection, stream: Stream, to: Lsn, complete_through: datetime | None) -> None:
     """The stream stands further on, and with it every table that came as far without an error."""
     connection.execute(
@@ -178,17 +188,6 @@ def move(connection: Connection, stream: Stream, to: Lsn, complete_through: date
         where (pipeline, destination, source) = (%s, %s, %s) and position <= %s and error is null
         """,
         (*stream.key, str(to)),
-    )
-
-
-def rewind(connection: Connection, stream: Stream, to: Lsn) -> None:
-    """The stream begins anew: where it stood is a position in a history that is gone."""
-    connection.execute(
-        """
-        update penstock.streams set position = %s, complete_through = null, updated_at = now()
-        where (pipeline, destination, source) = (%s, %s, %s)
-        """,
-        (str(to), *stream.key),
     )
 
 
@@ -267,8 +266,15 @@ def is_done(known: Known | None, stands: Lsn | None, copy: str | None, version: 
         return False
     if copy is not None:
         return known.copy == copy
-    at = known.position or stands
+    at = stood(known, stands)
     return known.error is None and known.version == version and at is not None and at >= position
+
+
+def stood(known: Known | None, stands: Lsn | None) -> Lsn | None:
+    """Where a table stands that is caught up; None if nothing is known of it."""
+    if known is None:
+        return None
+    return known.position or stands
 
 
 def hold(connection: Connection, stream: Stream, table: TableId, position: Lsn, why: PenstockError) -> None:

@@ -199,9 +199,9 @@ class Target(Protocol):
     def position(self, source: str) -> Lsn | None:
         """How far the stream of this source came, as the data's own transaction has it; None: not known."""
 
-    def rewind(self, source: str, position: Lsn) -> None:
-        """The stream of this source begins anew at `position`, before where it stood: the source went back.
-        Every table is to be copied anew."""
+    def begin(self, source: str, position: Lsn) -> None:
+        """The stream of this source goes on from here, whatever was recorded. From then on, to be given what
+        begins further on than its own position means `DestinationWentBack`."""
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         """What is known there of the tables; empty for a destination that does not remember."""

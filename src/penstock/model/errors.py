@@ -29,6 +29,8 @@ class Policy:
     scope: Scope
     retry: bool
     remedy: str
+    endless: bool = False
+    """Of a table's error: whether it is tried again for as long as it lasts, since it passes by itself."""
 
 
 class PenstockError(Exception):
@@ -193,7 +195,16 @@ class WriteDenied(AccessDenied):
 
 
 class DestinationBusy(PenstockError):
-    """The destination could not do it now: a deadlock, a lock, no room."""
+    """The destination could not do it now for one table: a deadlock, a lock."""
+
+
+class DestinationUnready(PenstockError):
+    """The destination takes nothing at all now: it is read-only, or full."""
+
+
+class DestinationWentBack(PenstockError):
+    """The destination lacks what it had: it was restored from a backup, or failed over to a server that had
+    not received all of it."""
 
 
 class StorageFailed(PenstockError):
@@ -295,7 +306,10 @@ POLICY: dict[type[PenstockError], Policy] = {
         "the attribute BYPASSRLS",
     ),
     TableBusy: Policy(
-        Scope.TABLE, True, "It is tried again by itself; let the other session end, or cancel its statement"
+        Scope.TABLE,
+        True,
+        "It is tried again by itself; let the other session end, or cancel its statement",
+        endless=True,
     ),
     SnapshotLost: Policy(Scope.TABLE, True, "Nothing is wrong at the destination: copy the table anew"),
     NotPrivate: Policy(
@@ -332,7 +346,16 @@ POLICY: dict[type[PenstockError], Policy] = {
         "Grant the destination's role what it needs on the table and its schema, "
         "then `penstock retry CONFIG TABLE`",
     ),
-    DestinationBusy: Policy(Scope.TABLE, True, "It is tried again by itself"),
+    DestinationBusy: Policy(Scope.TABLE, True, "It is tried again by itself", endless=True),
+    DestinationUnready: Policy(
+        Scope.SOURCE, True, "Make room, or let it be written to; it goes on by itself and nothing is lost"
+    ),
+    DestinationWentBack: Policy(
+        Scope.SOURCE,
+        True,
+        "It goes on from there by itself where the spool still has the changes; where not, tables are copied "
+        "anew",
+    ),
     StorageFailed: Policy(
         Scope.SOURCE, True, "Make room, or let the place be written; it goes on by itself and nothing is lost"
     ),

@@ -96,6 +96,11 @@ class Changes:
         assert found is not None, f"version {state.version} of {state.name} is not in the store"
         return found
 
+    def has_followed(self, state: TableState, version: int) -> bool:
+        """Whether a destination that followed this version has the table as it is known here."""
+        found = self.store.schema(self.feed.name, state.key.table, version)
+        return found is not None and evolution.same(found, self.followed(state))
+
     def learnt(self, facts: Facts) -> TableSchema:
         """The table as the catalog describes it, under a version that the store knows it by."""
         schema = self._versioned(facts.schema)

@@ -10,6 +10,7 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -22,7 +23,7 @@ from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError, StateUnreachable, TaskFailed
+from penstock.model.errors import DestinationWentBack, PenstockError, Scope, StateUnreachable, TaskFailed
 from penstock.model.text import told
 from penstock.pipeline.feed import Feed
 from penstock.spark import ranges
@@ -49,6 +50,8 @@ class Drive:
         self, config: Config, feed: Feed, destination: DestinationConfig, store: Store, work: Work
     ) -> None:
         self.stopping = threading.Event()
+        self.went_back: DestinationWentBack | None = None
+        """Why the stream has stopped by itself: it is to begin anew from where the destination stands."""
         self._feed = feed
         self._destination = destination
         self._control = destination.batch_control or config.batch_control
@@ -60,6 +63,7 @@ class Drive:
         self._checkpoint = ""
         self._waits_for: PenstockError | None = None
         self._failed: PenstockError | None = None
+        self._again_at = 0.0
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=feed.name, destination=destination.name
         )
@@ -115,6 +119,9 @@ class Drive:
             try:
                 self._patiently(lambda: self._work.apply(end))
                 self._patiently(self._work.settle)
+            except PenstockError as error:
+                self._failed = error.at(destination=self._destination.name)
+                raise
             except Exception as error:
                 self._log.exception("a batch failed", start=str(self._work.position), end=str(end))
                 self._failed = PenstockError(
@@ -129,15 +136,29 @@ class Drive:
         were not: it is not Spark that remembers.
         """
         while not self.stopping.is_set():
-            try:
-                work()
-            except PenstockError as error:
-                self._tell(error)
-                self.stopping.wait(self._backoff.pause())
-            else:
-                self._backoff.reset()
-                self._tell(None)
+            pause = self._attempt(work)
+            if pause is None:
                 return
+            self.stopping.wait(pause)
+
+    def _attempt(self, work: Callable[[], None]) -> float | None:
+        """None if it was done, or how long to wait until the next attempt: whether the stream is idle or not.
+        Raises what no waiting can mend: that this process is not the one to work, or is set up
+        wrongly."""
+        try:
+            work()
+        except DestinationWentBack as error:
+            self.went_back = error
+            self.stopping.set()
+        except PenstockError as error:
+            if error.policy.scope is Scope.RUN and not error.retry:
+                raise
+            self._tell(error)
+            return self._backoff.pause()
+        else:
+            self._backoff.reset()
+            self._tell(None)
+        return None
 
     def _tell(self, error: PenstockError | None) -> None:
         """Let everybody know that the destination is waited for, or that it goes on."""
@@ -153,16 +174,12 @@ class Drive:
 
     def tick(self) -> None:
         """In the pipeline's thread, now and then: an idle stream has no batches to settle things after."""
+        if time.monotonic() < self._again_at or self.stopping.is_set():
+            return
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._work.settle()
-        except PenstockError as error:
-            if not error.retry:
-                raise
-            self._tell(error)
-        else:
-            self._tell(None)
+            self._again_at = time.monotonic() + (self._attempt(self._work.settle) or 0)
         finally:
             self._lock.release()
 

@@ -30,7 +30,7 @@ from penstock.config.tables import matches
 from penstock.destinations.make import make
 from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
-from penstock.model.errors import EngineLost, PenstockError, StateUnreachable
+from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline import rules
 from penstock.pipeline.analysis import Analysis
@@ -146,6 +146,7 @@ class Pipeline:
         for stream in self._streams:
             stream.drive.check(spark)
             stream.drive.tick()
+        self._begin_again(copier)
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
             self._kept_house = time.monotonic()
@@ -162,12 +163,21 @@ class Pipeline:
         for stream in streams:
             stream.stop()
 
+    def _begin_again(self, copier: Copier) -> None:
+        """Where a destination went back, the stream begins as at a start: from where the destination is."""
+        ended = [stream for stream in self._streams if stream.drive.went_back is not None]
+        self._end(ended, copier)
+        for stream in ended:
+            self._log.warning("begins again", source=stream.feed.name, error=str(stream.drive.went_back))
+            self._streams.remove(stream)
+            self._waiting.append(Lane(self.config, stream.feed, stream.target, has_run=True))
+
     def _start_over(self, feed: Feed, store: Store, copier: Copier) -> None:
         """Let go of everything that hangs on a lost slot, so that the feed can begin anew (see there)."""
         ended = [stream for stream in self._streams if stream.feed is feed]
         self._end(ended, copier)
         self._streams = [stream for stream in self._streams if stream.feed is not feed]
-        self._waiting += [Lane(self.config, feed, stream.target) for stream in ended]
+        self._waiting += [Lane(self.config, feed, stream.target, has_run=True) for stream in ended]
         for state in store.tables(feed.name):
             if state.phase is not Phase.INIT:
                 self._log.info("table to be copied anew", source=feed.name, table=str(state.name))
@@ -190,10 +200,12 @@ class Pipeline:
     def _finished(self, store: Store, until: dict[str, Lsn]) -> bool:
         if self._waiting or any(stream.reached() <= until[stream.feed.name] for stream in self._streams):
             return False
-        return all(
-            state.phase is Phase.READY or (state.phase is Phase.ERRORED and state.retry_at is None)
-            for state in store.tables()
-        )
+        return all(state.phase is Phase.READY or self._has_failed(state) for state in store.tables())
+
+    def _has_failed(self, state: TableState) -> bool:
+        """Whether it is not tried again, or was as often as a run with an end tries."""
+        given_up = state.retry_at is None or state.attempts > self.config.retry.attempts
+        return state.phase is Phase.ERRORED and given_up
 
     # What it runs on
 
@@ -272,11 +284,13 @@ class Pipeline:
 class Lane:
     """A pair of source and destination whose stream has not begun: the destination may not be there yet."""
 
-    def __init__(self, config: Config, feed: Feed, target: Target) -> None:
+    def __init__(self, config: Config, feed: Feed, target: Target, *, has_run: bool = False) -> None:
         self.feed = feed
-        self.untried = True
+        self.untried = not has_run
         """Whether nothing is known yet of what speaks against it."""
         self._config = config
+        self._has_run = has_run
+        """Then whatever keeps it from going on is waited for, as while it ran."""
         self._target = target
         self._destination = next(d for d in config.destinations if d.name == target.name)
         self._backoff = Backoff(config.retry.initial, config.retry.max)
@@ -296,7 +310,7 @@ class Lane:
         except PenstockError as error:
             stream.stop()
             error.at(destination=self._target.name)
-            if not error.retry:
+            if not error.retry and not (self._has_run and error.policy.scope is not Scope.RUN):
                 raise
             pause = self._backoff.pause()
             self._log.warning("waiting", error=str(error), again_in=round(pause, 1))

@@ -25,11 +25,12 @@ from pyspark.sql import SparkSession
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope
 from penstock.model.phases import Phase
-from penstock.pipeline import gaps, history
+from penstock.pipeline import gaps, history, went_back
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, replaced
@@ -87,22 +88,25 @@ class Stream:
         name = self.config.name
         self._manifest.register(name, self._manifest.position)
         there = self.target.position(self.feed.name)
-        begins = max(self._manifest.consumers()[name], self._manifest.retired)
-        self.position = max(begins, there or ZERO)
-        waiting = [
-            state.position for state in self.tables if state.position and state.phase is not Phase.INIT
-        ]
-        needed, captured = max(self.position, *waiting, ZERO), self._manifest.position
+        before = max(self._manifest.consumers()[name], self._manifest.retired)
+        delivered = [state for state in self.tables if state.phase is not Phase.INIT]
+        self.position = max(before, there or ZERO) if delivered else before
+        waited_for = [state.position for state in delivered if state.position is not None]
+        needed, captured = max(self.position, *waited_for, ZERO), self._manifest.position
         progress = self._store.progress(self.feed.name, name)
-        delivered = max(needed, progress.position if progress else ZERO)
-        if delivered > captured and is_gone(self.feed, self.tables, delivered):
-            self.target.rewind(self.feed.name, begins)
-            self._store.rewind(self.feed.name, name, begins)
-            there = self.position = begins
+        reached = max(needed, there or ZERO, progress.position if progress else ZERO)
+        if reached > captured and is_gone(self.feed, self.tables, reached):
+            self.position = before
+            self._store.set_back(self.feed.name, name, before)
         elif needed > captured:
             return False
+        if self.target.remembers and (there is None or there < before):
+            self.position = went_back.go_on_from(self, self._manifest, there)
+            self._store.set_back(self.feed.name, name, self.position)
         self._reconcile()
         self._find_gaps(there)
+        if self.target.remembers and there != self.position:
+            self.target.begin(self.feed.name, self.position)
         self._look_at_tables(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
         self.drive.start(spark)
@@ -225,10 +229,12 @@ class Stream:
             self.fail(state, error, start)
         return None
 
-    def copy_anew(self, state: TableState, why: str) -> None:
-        """The destination is told as well: it must not take the table for one that follows the stream."""
+    def copy_anew(self, state: TableState, why: str, stands: Lsn | None = None) -> None:
+        """The destination is told as well, and where the table stands there, if not with the stream: it must
+        not take the table for one that follows the stream."""
         told = PenstockError(f"it is copied anew: {why}")
-        self.target.hold(self.feed.name, state.key.table, self.position, told)
+        position = self.position if stands is None else stands
+        self.target.hold(self.feed.name, state.key.table, position, told)
         self.target.expect(self.feed.name, {state.key.table: state.name})
         self.tables.copy_anew(state, why)
 
@@ -247,7 +253,8 @@ class Stream:
 
     def _retry_in(self, error: PenstockError, attempts: int) -> float | None:
         retry = self._pipeline.retry
-        if not error.retry or (error.policy.scope is Scope.TABLE and attempts >= retry.attempts):
+        ends = error.policy.scope is Scope.TABLE and not error.policy.endless
+        if not error.retry or (ends and attempts >= retry.attempts):
             return None
         return float(min(retry.initial * 2 ** min(attempts, 30), retry.max))
 
@@ -273,12 +280,19 @@ class Stream:
                 self._follow(state, reached)
             if state.key.table in self._leaving and self._leaving[state.key.table] <= reached:
                 self._let_go(state)
-        if reached > self.position and time.monotonic() - self._told > TOLD:
+        if time.monotonic() - self._told > TOLD:
             self._told = time.monotonic()
+            self._note_progress(reached)
+        self.transforms.clean_up()
+
+    def _note_progress(self, reached: Lsn) -> None:
+        """Tell an idle destination how far the stream is, or see that it is still where it was."""
+        if reached > self.position:
             complete = self.feed.complete_through(reached)
             self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
             self._advance(reached, complete, rows=0)
-        self.transforms.clean_up()
+        elif self.target.remembers:
+            refuse_if_behind(self.target.position(self.feed.name), self.position)
 
     def _is_between_segments(self) -> bool:
         """In a spool that was made anew the position may lie within a segment. What waits for a table in the
@@ -357,7 +371,7 @@ class Stream:
             self.copy_anew(state, found.why)
             return
         changes, after = found
-        self._catch_up(state, changes, after, reached)
+        self._catch_up(state, replace(changes, start=self.position), after, reached)
 
     # Tables that come and go
 

@@ -118,6 +118,10 @@ class Tables:
         """Keep the changes of a table that waits, from where it says; a hold that is there stays."""
         self._manifest.register(self._holder(state.key.table), position)
 
+    def hold_back(self, state: TableState, position: Lsn) -> bool:
+        """Keep the changes of a table that waits from further back on; whether the spool has them."""
+        return self._manifest.rewind(self._holder(state.key.table), position)
+
     def release(self, table: TableId) -> None:
         self._manifest.forget(self._holder(table))
 

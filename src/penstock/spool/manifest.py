@@ -293,6 +293,19 @@ class Manifest:
                 (consumer, position.value),
             )
 
+    def rewind(self, consumer: str, position: Lsn) -> bool:
+        """Let a consumer stand further back, if the spool still has all that follows; whether it has."""
+        with self._transaction() as db:
+            if position < self.retired:
+                return False
+            db.execute(
+                """insert into consumers (name, position) values (?, ?)
+                   on conflict (name) do update set position = excluded.position
+                   where excluded.position < position""",
+                (consumer, position.value),
+            )
+        return True
+
     def forget(self, consumer: str) -> None:
         with self._transaction() as db:
             db.execute("delete from consumers where name = ?", (consumer,))

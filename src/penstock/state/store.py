@@ -230,17 +230,17 @@ class Store:
                 self._replace(connection, t.progress, key | reached.row())
             self._progress[source, destination] = reached
 
-    def rewind(self, source: str, destination: str, position: Lsn) -> None:
-        """The stream begins anew at `position`: what was delivered before is of a history that is gone."""
+    def set_back(self, source: str, destination: str, position: Lsn) -> None:
+        """The destination does not have what it had: it stands here, and the time is not known."""
         with self._writing_now:
             known = self._progress.get((source, destination))
-            if known is None:
+            if known is None or known.position <= position:
                 return
-            anew = replace(known, position=position, complete_through=None, updated_at=datetime.now(UTC))
+            reached = replace(known, position=position, complete_through=None, updated_at=datetime.now(UTC))
             with self._writing() as connection:
                 key = {"source": source, "destination": destination}
-                self._replace(connection, t.progress, key | anew.row())
-            self._progress[source, destination] = anew
+                self._replace(connection, t.progress, key | reached.row())
+            self._progress[source, destination] = reached
 
     # What holds up a destination
 

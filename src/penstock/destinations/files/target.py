@@ -35,8 +35,8 @@ from penstock.destinations.files.writing import Writer
 from penstock.destinations.ledger import Known, Stream
 from penstock.destinations.protocol import Recorded, Reload, TableChanges, TableCopy
 from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
-from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import PenstockError
+from penstock.model import ZERO, Lsn, TableId, TableName
+from penstock.model.errors import DestinationWentBack, PenstockError
 from penstock.postgres import catalog
 from penstock.postgres.connection import connect
 from penstock.postgres.snapshot import join
@@ -98,10 +98,11 @@ class FilesTarget:
         with books.transaction() as connection:
             return ledger.position(connection, books.stream)
 
-    def rewind(self, source: str, position: Lsn) -> None:
+    def begin(self, source: str, position: Lsn) -> None:
         books = self._books[source]
         with books.transaction() as connection:
-            ledger.rewind(connection, books.stream, position)
+            ledger.lock(connection, books.stream)
+            ledger.move(connection, books.stream, position, None)
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         books = self._books[source]
@@ -173,6 +174,9 @@ class FilesTarget:
                 books.registry.look_again(connection, table)
         if ledger.is_done(known, stands, copy, delivery.table.version, position):
             return
+        self._refuse_if_behind(books, stands, ZERO)
+        if copy is None:
+            self._refuse_if_behind(books, ledger.stood(known, stands), changes.start)
         delta, failed = self._writer.write([changes], books)
         for error in failed.values():
             raise error
@@ -184,9 +188,7 @@ class FilesTarget:
                 entries = [*_entries_of(table, made), *delta]
                 self._reloads(books).exported(connection, changes, made.rows if made else 0, delta)
             ends = self._register(books, connection, entries)
-            if stands is None:
-                ledger.move(connection, books.stream, position, None)
-            own = position if stands not in (None, position) else None
+            own = position if stands != position else None
             copied = copy or (known.copy if known else "")
             now = Known(copied, delivery.table.version, own, None, made=True)
             ledger.record(connection, books.stream, delivery, now)
@@ -200,6 +202,7 @@ class FilesTarget:
         reached = self._position(books)
         if reached is not None and reached >= batch.end:
             return []  # it was written before
+        self._refuse_if_behind(books, reached, batch.start)
         entries, failed = self._writer.write(batch.tables, books, batch.ddl)
         with books.transaction() as connection:
             ledger.lock(connection, books.stream)
@@ -223,6 +226,14 @@ class FilesTarget:
         books.registry.registered(ends)
         self._clean_up(books)
         return list(failed.items())
+
+    def _refuse_if_behind(self, books: Books, stands: Lsn | None, start: Lsn) -> None:
+        """The files that are not in the registry any more are looked for when the stream begins again."""
+        try:
+            ledger.refuse_if_behind(stands, start)
+        except DestinationWentBack:
+            self._begun.discard(books.stream.source)
+            raise
 
     def _register(
         self, books: Books, connection: Connection, entries: Sequence[Entry]

@@ -23,6 +23,8 @@ from penstock.model import TableName
 from penstock.model.errors import (
     ConnectionFailed,
     DestinationBusy,
+    DestinationUnready,
+    DestinationWentBack,
     NotReady,
     PenstockError,
     RowRefused,
@@ -36,11 +38,17 @@ OLDEST = 150000
 
 _MEMORY = {"temp_buffers": "64MB", "work_mem": "32MB"}
 """So that a staging table, and the hash of one, need not go to disk: a tenth of the time for many changes."""
+_LOCK_WAIT = {"lock_timeout": "10s"}
+"""For a lock on what we keep there ourselves: who wants to stop us has not long to wait."""
 
 _UNREAD = {"tcp_user_timeout": "300000"}
 """Milliseconds that the server may leave rows unread: a lock may keep it waiting in the middle of them."""
 
+_UNREADY = re.compile(r"25006|53100")
+"""It is read-only, it is full: for every table."""
 _BUSY = re.compile(r"40P01|40001|55P03|57014|53...")
+_PASSING = re.compile(f"{_UNREADY.pattern}|{_BUSY.pattern}")
+_LEDGER_GONE = re.compile(r"42P01|3F000")
 _OF_A_ROW = re.compile(r"22...|23...|P0001")
 
 
@@ -73,8 +81,8 @@ def _settle(connection: Connection) -> None:
         timeouts.append("transaction_timeout")
     for name in timeouts:
         connection.execute(sql.SQL("set {} = 0").format(sql.Identifier(name)))
-    for name, size in _MEMORY.items():
-        connection.execute(sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(size)))
+    for name, value in (_MEMORY | _LOCK_WAIT).items():
+        connection.execute(sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value)))
     # A role that may not: then triggers and foreign keys are at work, as for any other writer.
     with suppress(psycopg.errors.InsufficientPrivilege):
         connection.execute("set session_replication_role = replica")
@@ -94,7 +102,7 @@ def session(conninfo: str, destination: str) -> Iterator[Connection]:
         connection.commit()
     except psycopg.Error as error:
         connection.close()
-        raise explain(error).at(destination=destination) from None
+        raise _of_destination(error).at(destination=destination) from None
     except ConnectionFailed as error:
         connection.close()
         raise error.at(destination=destination) from None
@@ -139,10 +147,22 @@ def about(table: TableName) -> Iterator[None]:
         raise error.at(table=table) from None
 
 
+def _of_destination(error: psycopg.Error) -> PenstockError:
+    """The error of a statement that is for no table of the user's."""
+    explained, state = explain(error), error.sqlstate or ""
+    if _PASSING.fullmatch(state) and not isinstance(explained, ConnectionFailed):
+        return DestinationUnready(explained.reason)
+    if _LEDGER_GONE.fullmatch(state):
+        return DestinationWentBack(f"what Penstock had recorded there is gone: {explained.reason}")
+    return explained
+
+
 def of_table(error: psycopg.Error) -> PenstockError:
-    """The error as one of a table; `ConnectionFailed` if there is no going on for the others either."""
+    """The error as one of a table; of another scope if there is no going on for the others either."""
     explained = explain(error)
     state = error.sqlstate or ""
+    if _UNREADY.fullmatch(state) and not _is_raised(error):
+        return DestinationUnready(explained.reason)
     if isinstance(explained, ConnectionFailed) and error.diag.severity_nonlocalized != "ERROR":
         return explained  # a session that the server ends hears FATAL; a trigger can raise the same state
     if _BUSY.fullmatch(state):
@@ -150,6 +170,11 @@ def of_table(error: psycopg.Error) -> PenstockError:
     if state == "42501":
         return WriteDenied(explained.reason)
     return (RowRefused if is_of_a_row(error) else TargetUnfit)(explained.reason)
+
+
+def _is_raised(error: psycopg.Error) -> bool:
+    """Whether a function of somebody's, a trigger's, says so, and not the server."""
+    return error.diag.source_function == "exec_stmt_raise"
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:

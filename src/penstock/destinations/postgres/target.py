@@ -49,7 +49,6 @@ class PostgresTarget:
             tuple(name for name in config.tables if not is_for_many(name)),
         )
         self._by_table = options.consistency == "table"
-        self._entered: set[str] = set()
         self._sources = tuple(sources)
         self._workers: Workers
 
@@ -62,9 +61,11 @@ class PostgresTarget:
         with self._endpoint.session() as connection:
             return ledger.position(connection, self._endpoint.stream(source))
 
-    def rewind(self, source: str, position: Lsn) -> None:
+    def begin(self, source: str, position: Lsn) -> None:
+        stream = self._endpoint.stream(source)
         with self._endpoint.session() as connection:
-            ledger.rewind(connection, self._endpoint.stream(source), position)
+            ledger.lock(connection, stream)
+            ledger.move(connection, stream, position, None)
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         with self._endpoint.session() as connection:
@@ -109,9 +110,6 @@ class PostgresTarget:
 
     def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
         endpoint = self._endpoint
-        if batch.source not in self._entered:
-            writing.enter(endpoint, batch.source)
-            self._entered.add(batch.source)
         work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
         outcomes = self._workers.do(writing.write_table, work, here=are_few(batch.tables))
         writing.move_on(endpoint, batch)

@@ -1,7 +1,8 @@
 """What tasks do: write a batch, hand a copy over, catch a table up. Each is one transaction.
 
     1. The stream is locked, or the table where each is written by itself. A second attempt waits here.
-    2. What is recorded says what of the work is done already; that is left out.
+    2. What is recorded says what of the work is done already; that is left out. It also says whether the
+       destination has all that comes before: if not, it went back, and nothing is written.
     3. Rows are written, table by table within savepoints: one that fails stays as it was.
     4. Positions are recorded.
     5. Commit.
@@ -29,8 +30,8 @@ from penstock.destinations.postgres.guarding import UNWRITTEN, check_rows
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges
-from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, PenstockError, Scope
+from penstock.model import ZERO, Lsn, TableId
+from penstock.model.errors import PenstockError, Scope
 from penstock.postgres.connection import Connection
 
 Result = TypeVar("Result")
@@ -92,7 +93,9 @@ def _write_batch(batch: Batch) -> Sequence[Stopped]:
         known = ledger.known(connection, stream)
         if stands is not None and stands >= changes.end:
             return stopped_before(known, changes.tables)
-        writer = TableWriter(connection, endpoint, max(stands or changes.start, changes.start))
+        ledger.refuse_if_behind(stands, changes.start)
+        assert stands is not None
+        writer = TableWriter(connection, endpoint, stands)
         outcomes = [writer.write(table, known.get(table.delivery.id)) for table in changes.tables]
         ledger.move(connection, stream, changes.end, changes.complete_through)
     return [outcome for outcome in outcomes if outcome is not None]
@@ -117,14 +120,10 @@ def _write_table(batch: TableBatch) -> Stopped | None:
             return next(iter(stopped_before(known, [batch.changes])), None)
         if found is not None and found.position is not None and found.position >= batch.end:
             return None
-        writer = TableWriter(connection, endpoint, max(stands or batch.start, batch.start), batch.end)
+        ledger.refuse_if_behind(stands, batch.start)
+        assert stands is not None
+        writer = TableWriter(connection, endpoint, stands, batch.end)
         return writer.write(batch.changes, found)
-
-
-def enter(endpoint: Endpoint, source: str) -> None:
-    """The stream is known at the destination, so that its tables can be."""
-    with endpoint.session() as connection:
-        ledger.lock(connection, endpoint.stream(source))
 
 
 def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
@@ -132,6 +131,7 @@ def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
     stream = endpoint.stream(batch.source)
     with endpoint.session() as connection:
         stands = ledger.lock(connection, stream)
+        ledger.refuse_if_behind(stands, batch.start)
         if stands is None or stands <= batch.end:
             ledger.move(connection, stream, batch.end, batch.complete_through)
 
@@ -165,7 +165,7 @@ class TableWriter:
             return None
         except psycopg.Error as failed:
             error = of_table(failed)
-            if isinstance(error, ConnectionFailed):
+            if error.policy.scope is not Scope.TABLE:
                 raise
         except PenstockError as failed:
             error = failed
@@ -218,6 +218,9 @@ def _hand_over(work: Handover) -> None:
         known = ledger.known(connection, stream).get(delivery.id)
         if ledger.is_done(known, stands, work.copy, delivery.table.version, work.position):
             return
+        ledger.refuse_if_behind(stands, ZERO)
+        if work.copy is None:
+            ledger.refuse_if_behind(ledger.stood(known, stands), work.changes.start)
         changes, first = work.changes, work.changes.runs[0].delivery
         copy = work.copy or (known.copy if known else "")
         with about(delivery.table.name):
@@ -230,8 +233,6 @@ def _hand_over(work: Handover) -> None:
                 if known is not None and known.position is not None:
                     changes = replace(changes, start=max(changes.start, known.position))
             apply_changes(connection, endpoint.place(first, ours=made), changes, before)
-        if stands is None:
-            ledger.move(connection, stream, work.position, None)
-        own = work.position if stands is not None and stands != work.position else None
+        own = work.position if stands != work.position else None
         now = Known(copy, delivery.table.version, own, None, made)
         ledger.record(connection, stream, delivery, now)

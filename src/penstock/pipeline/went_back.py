@@ -1,0 +1,52 @@
+"""A destination that lacks what it had: restored from a backup, or failed over to a server that lagged.
+
+What it recorded with its data says where it stands. If the spool still has what follows, the stream goes on
+from there. A table of which the destination has another copy or schema than is known here is copied anew, and
+so are all of them if the spool does not reach back that far, or if the destination knows nothing.
+
+It is the same with a new spool in the place of one that the destination was ahead of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.destinations.protocol import Recorded
+from penstock.model import ZERO, Lsn
+from penstock.model.phases import Phase
+from penstock.spool.manifest import Manifest
+from penstock.state.store import TableState
+
+if TYPE_CHECKING:
+    from penstock.pipeline.stream import Stream
+
+WHY = "the destination does not have what it had"
+
+
+def go_on_from(stream: Stream, manifest: Manifest, there: Lsn | None) -> Lsn:
+    """Where the stream goes on, `there` being where the destination stands; with every table in a state that
+    fits to it."""
+    recorded = stream.target.recorded(stream.feed.name)
+    reached_back = there is not None and manifest.rewind(stream.config.name, there)
+    for state in list(stream.tables):
+        known = recorded.get(state.key.table)
+        if known is None and state.phase is Phase.INIT:
+            continue
+        if there is None or known is None or not (reached_back and _goes_on(stream, state, known, there)):
+            stream.copy_anew(state, WHY, there or ZERO)
+    return there if there is not None and reached_back else stream.position
+
+
+def _goes_on(stream: Stream, state: TableState, known: Recorded, there: Lsn) -> bool:
+    """Whether the table needs no new copy; one that waits does so from where it stands."""
+    is_same = known.copy == state.copy and stream.changes.has_followed(state, known.version)
+    if not is_same or state.snapshot is not None:
+        return False
+    if state.phase.streams:
+        return True
+    position = known.position or there
+    if state.phase is not Phase.ERRORED or not stream.tables.hold_back(state, position):
+        return False
+    stream.tables.put(replace(state, position=position))
+    return True
