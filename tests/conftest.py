@@ -1,12 +1,16 @@
 """The test bed: real PostgreSQL servers, a fresh database for each test.
 
-The server is the one that `penstock[embedded]` brings. Tests of `model`, `postgres`, `capture` and `spool`
-also run against each bin directory listed in PENSTOCK_TEST_PG_BINS (separated by colons).
+The server is the one that `penstock[embedded]` brings. Tests of `postgres`, `capture`, `spool` and
+`destinations`, and those marked `every_server`, also run against each bin directory listed in
+PENSTOCK_TEST_PG_BINS (separated by colons). PENSTOCK_TEST_PG_PAIR lists two in the place of the embedded one:
+of the source's server, and of the destination's.
 """
 
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,19 +23,54 @@ from tests.bed import Database, fresh_database, started_server
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FURTHER_BINS = [Path(part) for part in os.environ.get("PENSTOCK_TEST_PG_BINS", "").split(":") if part]
-ON_EVERY_SERVER = ("postgres", "capture", "spool")
+
+def _listed(variable: str) -> list[Path]:
+    return [Path(part) for part in os.environ.get(variable, "").split(":") if part]
+
+
+FURTHER_BINS = _listed("PENSTOCK_TEST_PG_BINS")
+PAIR = _listed("PENSTOCK_TEST_PG_PAIR")
+ON_EVERY_SERVER = ("postgres", "capture", "spool", "destinations")
 
 _servers: dict[Path, PostgresServer] = {}
+_begun = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--begin-within", type=float, metavar="SECONDS", help="skip what would begin later")
+
+
+def pytest_configure() -> None:
+    """What a shell starts in the background ignores SIGINT, and so would every program that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    seconds = item.config.getoption("--begin-within")
+    if seconds is not None and time.monotonic() - _begun > seconds:
+        pytest.skip("its turn comes another time")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
-        folder = Path(metafunc.definition.path).parent.name
-        marked = metafunc.definition.get_closest_marker("every_server") is not None
-        bins = [bundled_bin(), *(FURTHER_BINS if marked or folder in ON_EVERY_SERVER else [])]
-        names = ["embedded", *(path.parent.name for path in bins[1:])]
+        further = FURTHER_BINS if _on_every_server(metafunc.definition) else []
+        # A destination by itself has no source.
+        place = metafunc.definition.path.parent.name == "destinations"
+        bins = [PAIR[place]] if PAIR else [bundled_bin(), *further]
+        names = ["embedded" if path == bundled_bin() else path.parent.name for path in bins]
         metafunc.parametrize("server", bins, indirect=True, ids=names)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """So that `-m every_server` selects all of them."""
+    for item in items:
+        if _on_every_server(item):
+            item.add_marker("every_server")
+
+
+def _on_every_server(item: pytest.Item) -> bool:
+    return item.path.parent.name in ON_EVERY_SERVER or item.get_closest_marker("every_server") is not None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,9 +83,19 @@ def _stop_servers() -> Iterator[None]:
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> PostgresServer:
     """A running server, shared by all tests: leave it as it was."""
-    if request.param not in _servers:
-        _servers[request.param] = started_server(request.param)
-    return _servers[request.param]
+    return _shared(request.param)
+
+
+@pytest.fixture
+def destination_server(server: PostgresServer) -> PostgresServer:
+    """The one that destinations are on, shared by all tests, too."""
+    return _shared(PAIR[1]) if PAIR else server
+
+
+def _shared(bin_dir: Path) -> PostgresServer:
+    if bin_dir not in _servers:
+        _servers[bin_dir] = started_server(bin_dir)
+    return _servers[bin_dir]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two databases on the shared server: a source and a destination."""
+"""Two databases on the shared servers: a source and a destination."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def source(database: Database) -> Database:
 
 
 @pytest.fixture
-def destination(server: PostgresServer) -> Iterator[Database]:
-    yield from fresh_database(server)
+def destination(destination_server: PostgresServer) -> Iterator[Database]:
+    yield from fresh_database(destination_server)

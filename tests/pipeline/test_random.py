@@ -20,6 +20,7 @@ def scenario(folder: Path, source: Database, destination: Database, **options: s
     return configuration(folder, source, to_postgres(destination, **options), sources=sources)
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_random_workload_arrives(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path, seed: int

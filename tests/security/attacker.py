@@ -37,7 +37,8 @@ class Attacker:
     destination: Database
 
     def enter(self) -> None:
-        self.source.execute(f"create role {self.role} login")
+        for database in self._one_a_server():
+            database.execute(f"create role {self.role} login")
         for database in (self.source, self.destination):
             database.execute(
                 f"grant create on database {database.name} to {self.role}",
@@ -50,7 +51,12 @@ class Attacker:
     def leave(self) -> None:
         for database in (self.source, self.destination):
             database.execute(f"drop owned by {self.role} cascade")
-        self.source.execute(f"drop role {self.role}")
+        for database in self._one_a_server():
+            database.execute(f"drop role {self.role}")
+
+    def _one_a_server(self) -> list[Database]:
+        same = self.source.server is self.destination.server
+        return [self.source] if same else [self.source, self.destination]
 
     def connect(self, database: Database) -> psycopg.Connection[Any]:
         # Of the server's own users it knows no password: it is let in without one, as the role has none.

@@ -17,8 +17,8 @@ def source(database: Database) -> Database:
 
 
 @pytest.fixture
-def destination(server: PostgresServer) -> Iterator[Database]:
-    yield from fresh_database(server)
+def destination(destination_server: PostgresServer) -> Iterator[Database]:
+    yield from fresh_database(destination_server)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from penstock.embedded.postgres import PostgresServer
+from penstock.embedded.postgres import PostgresServer, bundled_bin
 from penstock.model import TableName
 from tests.bed import Database, fresh_database
 
@@ -102,10 +102,8 @@ class Pipes:
     folder: Path
 
     def configuration(self, superuser: bool = False, **source: Any) -> Path:
-        server = self.source.server
-
         def dsn(database: Database, role: str) -> str:
-            return server.dsn(database.name, user="postgres" if superuser else role)
+            return database.server.dsn(database.name, user="postgres" if superuser else role)
 
         keeper = "postgres" if superuser else KEEPER.replace(" ", "%20")
         tables = {"include": ["App.*", "plain"], "exclude": ["*.hidden"]}
@@ -125,7 +123,7 @@ class Pipes:
             ],
             "batch_control": {"interval": "50ms"},
             "spool": {"path": str(self.folder / "spool")},
-            "state": {"url": f"postgresql://{keeper}@127.0.0.1:{server.port}/{self.state.name}"},
+            "state": {"url": f"postgresql://{keeper}@127.0.0.1:{self.state.server.port}/{self.state.name}"},
             "spark": {"master": "local[2]"},
             "retry": {"initial": "100ms", "max": "1s", "attempts": 2},
         }
@@ -149,7 +147,7 @@ def granted(*arguments: object) -> str:
 def run_by_dba(database: Database, script: str) -> None:
     """As a DBA does it."""
     done = subprocess.run(
-        [str(database.server.bin / "psql"), "-X", "-v", "ON_ERROR_STOP=1", "-d", database.dsn],
+        [str(bundled_bin() / "psql"), "-X", "-v", "ON_ERROR_STOP=1", "-d", database.dsn],
         input=script.encode(),
         capture_output=True,
         check=False,

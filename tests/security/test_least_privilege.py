@@ -44,21 +44,21 @@ pytestmark = pytest.mark.every_server
 
 
 @contextmanager
-def laid(server: PostgresServer, folder: Path) -> Iterator[Pipes]:
+def laid(server: PostgresServer, destinations: PostgresServer, folder: Path) -> Iterator[Pipes]:
     folder.mkdir(exist_ok=True)
-    with roles_gone(server, *ROLES):
+    with roles_gone(server, *ROLES), roles_gone(destinations, *ROLES):
         server.execute(f'create role "{OWNER}"')
         with (
             closed_database(server, SHOP) as source,
-            closed_database(server) as destination,
+            closed_database(destinations) as destination,
             closed_database(server) as state,
         ):
             yield Pipes(source, destination, state, folder)
 
 
 @pytest.fixture
-def pipes(server: PostgresServer, tmp_path: Path) -> Iterator[Pipes]:
-    with laid(server, tmp_path) as made:
+def pipes(server: PostgresServer, destination_server: PostgresServer, tmp_path: Path) -> Iterator[Pipes]:
+    with laid(server, destination_server, tmp_path) as made:
         yield made
 
 
@@ -103,7 +103,7 @@ def test_the_pipeline_runs_with_what_grant_prints(
     pipes.source.execute(CHANGES)
     assert ran(file, spark)
     assert undelivered(pipes) == ""
-    with closed_database(server) as into:
+    with closed_database(pipes.destination.server) as into:
         Consumer(pipes.source, into).run()
         assert difference(pipes.source, into, TABLES) == ""
     with psycopg.connect(server.dsn(pipes.source.name, user=CDC), autocommit=True) as session:
@@ -193,10 +193,10 @@ def without_one(statement: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_without_any_one_of_the_grants_it_does_not_work(
-    spark: SparkSession, server: PostgresServer, tmp_path: Path
+    spark: SparkSession, server: PostgresServer, destination_server: PostgresServer, tmp_path: Path
 ) -> None:
     """Each right that is printed is left out once: then a check comes out worse, or the pipeline fails."""
-    with laid(server, tmp_path / "whole") as pipes:
+    with laid(server, destination_server, tmp_path / "whole") as pipes:
         told = {}
         for part, _, role in parts(pipes):
             told[part] = statements(
@@ -210,7 +210,7 @@ def test_without_any_one_of_the_grants_it_does_not_work(
         for place, statement in enumerate(given):
             for less in without_one(statement):
                 number += 1
-                with laid(server, tmp_path / str(number)) as pipes:
+                with laid(server, destination_server, tmp_path / str(number)) as pipes:
                     fewer = told | {part: [*given[:place], less, *given[place + 1 :]]}
                     if works(pipes, fewer, spark) == good:
                         superfluous.append(f"{part}: {statement} -> {less}")

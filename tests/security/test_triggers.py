@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from penstock.pipeline.feed import Feed
 from penstock.pipeline.run import Pipeline
 from penstock.postgres import ddl, recorder
 from penstock.postgres.connection import connect
-from tests.bed import Database
+from tests.bed import Database, fresh_database
 from tests.files.test_files import to_files
 from tests.pipeline.running import configuration
 from tests.security.attacker import Attacker
@@ -125,10 +126,10 @@ def test_what_is_somebody_elses_is_refused(source: Database, attacker: Attacker,
     ],
 )
 def test_a_role_of_that_name_that_can_do_more_is_refused(
-    source: Database, destination: Database, attacker: Attacker, given: str, taken: str
+    source: Database, attacker: Attacker, given: str, taken: str
 ) -> None:
-    with connect(destination.dsn) as connection:
-        ddl.install(connection, PREFIX)
+    with contextmanager(fresh_database)(source.server) as other, connect(other.dsn) as connection:
+        ddl.install(connection, PREFIX)  # it is the whole server's role
     names = {"recorder": recorder.ROLE, "attacker": attacker.role}
     source.execute(given.format(**names))
     try:
