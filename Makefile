@@ -21,10 +21,10 @@ demo: $(READY)  ## an embedded PostgreSQL with a live shop, delivered to files
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(READY)  ## the tests, on real servers
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 slow: $(READY)  ## the long runs
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 lint: $(READY)  ## format and check
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports --no-cache

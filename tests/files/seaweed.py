@@ -15,6 +15,8 @@ from urllib.parse import quote
 
 from pyarrow import fs
 
+from penstock.embedded.postgres import free_port
+
 ACCESS_KEY, SECRET_KEY = "AKIAPENSTOCKTEST", "s3cr3t/of+the=store"
 BUCKET = "bucket"
 
@@ -28,20 +30,13 @@ def weed() -> Path:
     return Path(found)
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 class Seaweed:
     """Listens on the loopback address alone, on the same ports when it is started again."""
 
     def __init__(self, program: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-weed-"))
         self._program = program
-        self._ports = {f"{name}.port{kind}": _free_port() for name in _PORTS for kind in ("", ".grpc")}
+        self._ports = {f"{name}.port{kind}": free_port() for name in _PORTS for kind in ("", ".grpc")}
         self._process: subprocess.Popen[bytes] | None = None
         identity = {
             "name": "test",

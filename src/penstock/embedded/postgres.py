@@ -65,7 +65,7 @@ class PostgresServer:
         self.log = folder / "log"
         self._secret = folder / "password"
         self.settings = DEFAULTS | dict(settings)
-        self.port = _free_port()
+        self.port = free_port()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._user = _unprivileged_user()
         if self._user:
@@ -248,7 +248,12 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """Below those that the system gives to outgoing connections: one of them may have got such a port by the
+    time that the server listens, or starts again."""
+    for _ in range(1000):
+        port = 10000 + secrets.randbelow(22000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerMissing("no port of 127.0.0.1 from 10000 to 31999 can be listened on")
