@@ -18,3 +18,9 @@ def source(database: Database) -> Database:
 @pytest.fixture
 def destination(destination_server: PostgresServer) -> Iterator[Database]:
     yield from fresh_database(destination_server)
+
+
+@pytest.fixture
+def into(server: PostgresServer) -> Iterator[Database]:
+    """Where a consumer of files rebuilds the tables."""
+    yield from fresh_database(server)

@@ -186,6 +186,10 @@ class RowRefused(PenstockError):
     """The destination does not take a row: a constraint, a value that its column cannot hold."""
 
 
+class TargetTaken(PenstockError):
+    """A table was renamed at the source, and the destination has a table of the new name."""
+
+
 class TargetUnfit(PenstockError):
     """The table at the destination is not what the source's table needs, and cannot be made so."""
 
@@ -336,6 +340,11 @@ POLICY: dict[type[PenstockError], Policy] = {
         False,
         "Mend the cause at the destination (a constraint, a column's type), "
         "then `penstock retry CONFIG TABLE`",
+    ),
+    TargetTaken: Policy(
+        Scope.TABLE,
+        retry=True,
+        remedy="It goes on when the other one has made room, or is copied anew into its place",
     ),
     TargetUnfit: Policy(
         Scope.TABLE, False, "Change the table at the destination, then `penstock retry CONFIG TABLE`"

@@ -28,7 +28,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import PenstockError, Scope
+from penstock.model.errors import PenstockError, Scope, TargetTaken
 from penstock.model.phases import Phase
 from penstock.pipeline import gaps, history, went_back
 from penstock.pipeline.changes import Changes
@@ -37,6 +37,7 @@ from penstock.pipeline.evolution import CopyAnew, replaced
 from penstock.pipeline.facts import Facts, Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.look import Found
+from penstock.pipeline.places import Places
 from penstock.pipeline.reload import Reloads, reload_at_once
 from penstock.pipeline.rewind import is_gone
 from penstock.pipeline.tables import Tables
@@ -63,6 +64,7 @@ class Stream:
         self._store = store
         self._manifest = feed.open()
         self.tables = Tables(store, self._manifest, feed.name, destination)
+        self.places = Places(feed, self.tables)
         self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
         self.drive = Drive(config, feed, destination, store, self)
         self.reloads = Reloads.of(self)
@@ -180,6 +182,7 @@ class Stream:
             if found is not None:
                 chosen.append(found[0])
                 after.append(found[1])
+        chosen.sort(key=self._takes_anothers_place)
         failed: dict[TableId, PenstockError] = {}
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
         complete = self.feed.complete_through(end)
@@ -248,7 +251,20 @@ class Stream:
         self._manifest.advance(self.config.name, position)
         self.position = position
 
+    def _takes_anothers_place(self, changes: TableChanges) -> bool:
+        """Where a table has the name that another one had: that one goes first, if it goes."""
+        return self.places.owner(changes.delivery.target, changes.delivery.id) is not None
+
     def fail(self, state: TableState, error: PenstockError, position: Lsn | None) -> None:
+        """A table whose new name is another's goes on once that has moved away. Where it does not, or where
+        only its rows are left, it is copied anew into their place."""
+        if isinstance(error, TargetTaken) and (
+            position is None
+            or state.attempts >= self._pipeline.retry.attempts
+            or not self.places.is_awaited(state)
+        ):
+            self.copy_anew(state, error.reason)
+            return
         self.tables.fail(state, error, position, self._retry_in(error, state.attempts))
 
     def _retry_in(self, error: PenstockError, attempts: int) -> float | None:
@@ -270,6 +286,10 @@ class Stream:
         reached = self.reached()
         now = datetime.now(UTC)
         for state in list(self.tables):
+            left = self._leaving.get(state.key.table)
+            if left is not None and left <= reached:
+                self._let_go(state)
+        for state in list(self.tables):
             if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
                 self._hand_over(state, reached)
             elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
@@ -278,8 +298,6 @@ class Stream:
                 self.copy_anew(state, "asked to reload")
             elif state.phase.streams:
                 self._follow(state, reached)
-            if state.key.table in self._leaving and self._leaving[state.key.table] <= reached:
-                self._let_go(state)
         if time.monotonic() - self._told > TOLD:
             self._told = time.monotonic()
             self._note_progress(reached)
@@ -309,6 +327,11 @@ class Stream:
         return self.position if pending else max(self.position, captured)
 
     def _hand_over(self, state: TableState, reached: Lsn) -> None:
+        owner = self.places.owner(state.target, state.key.table)
+        if owner is not None:  # who stopped there, and has another name by now, does not keep it
+            if owner.phase is Phase.ERRORED and self.places.target_now(owner.key.table) != state.target:
+                self.copy_anew(owner, f"another table is called {owner.name} now")
+            return
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
             self.tables.copy_anew(state, changes.why)
@@ -371,6 +394,10 @@ class Stream:
             self.copy_anew(state, found.why)
             return
         changes, after = found
+        if after.target != state.target and self.places.owner(after.target, state.key.table) is not None:
+            if not self.places.is_awaited(state):
+                self.copy_anew(state, "it has the name of another table, which does not make room")
+            return
         self._catch_up(state, replace(changes, start=self.position), after, reached)
 
     # Tables that come and go

@@ -33,6 +33,7 @@ from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.guarding import (
     check_rows,
     guard,
+    is_made,
     make_target_schema,
     mark,
     unchanged,
@@ -88,7 +89,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
         if not endpoint.create_tables:
             raise tables.missing(target)
         tables.make(connection, place)
-    elif known is not None and known.made:
+    elif (known is not None and known.made) or is_made(connection, stream, target):
         tables.make(connection, place)
     else:
         tables.check(connection, target)
@@ -236,7 +237,8 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
         raise SnapshotLost("there is no finished copy of the table at the destination")
     connection.execute("delete from penstock.copied where copy = %s", (copy,))
     source, document, begun, nothing = row
-    target = endpoint.place(_delivery(source, document), ours=made)
+    target = endpoint.place(_delivery(source, document))
+    target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
     aside = set_aside(target, copy)
     if becomes_target(connection, target):
         _rename(connection, aside, target)

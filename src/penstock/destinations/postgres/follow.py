@@ -23,6 +23,7 @@ from penstock.destinations.postgres.place import Place, comma
 from penstock.destinations.postgres.types import declared
 from penstock.destinations.protocol import SchemaChange
 from penstock.model import Column, TableName
+from penstock.model.errors import TargetTaken
 from penstock.postgres.connection import Connection
 
 
@@ -93,6 +94,7 @@ def _move(connection: Connection, old: TableName, place: Place) -> Guarded | Non
     """The table has another name at the destination; what it is then, if another one."""
     if not tables.exists(connection, old):
         return None
+    _refuse_if_taken(connection, place)
     make_target_schema(connection, place)
     before = sql.Identifier(old.schema, old.name)
     if place.source_column is not None:
@@ -107,6 +109,17 @@ def _move(connection: Connection, old: TableName, place: Place) -> Guarded | Non
             sql.SQL("alter table {} rename to {}").format(before, sql.Identifier(place.name.name))
         )
     return None
+
+
+def _refuse_if_taken(connection: Connection, place: Place) -> None:
+    """What has the new name was another table's, or is it still. Where sources meet only its rows count."""
+    if not tables.exists(connection, place.name):
+        return
+    if place.source_column is not None:
+        rows = sql.SQL("select from {} t where {} limit 1").format(place.identifier, place.own("t"))
+        if connection.execute(rows).fetchone() is None:
+            return
+    raise TargetTaken("it has another name now, which something at the destination has", target=place.name)
 
 
 def _move_rows(connection: Connection, old: TableName, place: Place) -> Guarded:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
+from penstock.destinations.ledger import Stream
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.place import Place
 from penstock.model import TableName
@@ -115,6 +116,31 @@ def make_target_schema(connection: Connection, place: Place) -> None:
 def mark(connection: Connection, place: Place) -> None:
     """So that it is known for ours when nothing else is remembered of it."""
     connection.execute(sql.SQL("comment on table {} is {}").format(place.identifier, sql.Literal(MARK)))
+
+
+def is_made(connection: Connection, stream: Stream, place: Place) -> bool:
+    """Whether the table that is there was made by us, for a table of the source's that had the name before:
+    it is then ours to alter, unless another stream delivers to it as well."""
+    row = connection.execute(
+        sql.SQL(
+            """
+            select from pg_class c
+            join pg_namespace n on n.oid = c.relnamespace
+            where n.nspname = {schema} and c.relname = {name} and c.relkind in ('r', 'p')
+              and obj_description(c.oid, 'pg_class') = {mark} and {trusted}
+              and not exists (select from penstock.tables
+                              where target = {target} and (pipeline, destination, source) <> ({stream}))
+            """
+        ).format(
+            schema=sql.Literal(place.name.schema),
+            name=sql.Literal(place.name.name),
+            mark=sql.Literal(MARK),
+            trusted=trusted("c.relowner", place.trusted),
+            target=sql.Literal(str(place.name)),
+            stream=sql.SQL(", ").join(map(sql.Literal, stream.key)),
+        )
+    ).fetchone()
+    return row is not None
 
 
 def check_rows(connection: Connection, endpoint: Endpoint, place: Place) -> None:

@@ -1,0 +1,55 @@
+"""Tables in each other's place at a destination: renamed to a name that another one had, or swapped.
+
+A table is its oid, and names pass from one to the other. A table has its target until it is delivered under
+another one, is let go, or is to be copied anew; until then no other may take it. One that is about to move on
+is waited for. Where nobody will make room, because two have swapped their names, the table is copied anew: it
+then has no target, and the copy is put in the place of whatever is left there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.model import TableId, TableName
+from penstock.model.phases import Phase
+from penstock.pipeline.feed import Feed
+from penstock.pipeline.tables import Tables
+from penstock.state.store import TableState
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    feed: Feed
+    tables: Tables
+
+    def owner(self, target: TableName, besides: TableId) -> TableState | None:
+        """Another table that has this target."""
+        return next(
+            (
+                state
+                for state in self.tables
+                if state.target == target and state.key.table != besides and state.phase is not Phase.INIT
+            ),
+            None,
+        )
+
+    def target_now(self, table: TableId) -> TableName | None:
+        """What it would be called at the destination by its name of now; None: it is gone."""
+        facts = self.feed.found.tables.get(table)
+        return self.tables.target_of(facts.schema.name) if facts is not None else None
+
+    def is_awaited(self, state: TableState) -> bool:
+        """Whether another table has the target that this one is to have, and moves on to one that is free, or
+        will be."""
+        target, passed = self.target_now(state.key.table), {state.key.table}
+        if target is None or self.owner(target, state.key.table) is None:
+            return False
+        while (owner := self.owner(target, state.key.table)) is not None:
+            now = self.target_now(owner.key.table)
+            if now is None:
+                return True  # it is gone, and is let go
+            if owner.key.table in passed or not owner.phase.streams or now in (target, state.target):
+                return False
+            passed.add(owner.key.table)
+            target = now
+        return True
