@@ -22,6 +22,7 @@ import pytest
 
 from penstock.embedded.postgres import PostgresServer
 from tests.bed import Database, fresh_database, started_server
+from tests.capture.running import excuse_the_server
 from tests.pipeline.running import configuration, difference, to_postgres
 from tests.scenario import Workload
 
@@ -56,6 +57,8 @@ class Supervised:
 
     def check(self) -> None:
         if self._process.poll() is not None:
+            for manifest in self._file.parent.glob("spool/*/*/manifest.db"):
+                excuse_the_server(manifest.parent)
             pytest.fail(f"the pipeline ended by itself with {self._process.returncode}:\n{self.said()}")
 
     def said(self) -> str:

@@ -18,11 +18,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 
 import psycopg
 
 from penstock.capture.decoder import warm_up
+from penstock.capture.diagnosis import Diagnosis, check_publication
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
 from penstock.capture.schemas import SpoolSchemas, published
@@ -30,8 +32,8 @@ from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
 from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent, SpoolFull, SpoolInUse
-from penstock.postgres import libpq, publication, slot
+from penstock.model.errors import PenstockError, ServerSilent, SpoolFull, SpoolInUse
+from penstock.postgres import libpq, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
 from penstock.postgres.slot import SlotState
 from penstock.postgres.types import TypeCatalog
@@ -45,6 +47,15 @@ LET_GO = 20.0
 """Seconds that the disk may be full before the server is let go."""
 LONGEST_SILENCE = 3600.0
 """Seconds."""
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """What goes wrong in asking the catalog is no failure of the stream."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise explain(error) from None
 
 
 class Backoff:
@@ -67,6 +78,7 @@ class Capture:
         self._spec = spec
         self._stop = stop
         self._backoff = Backoff(spec.retry_initial, spec.retry_max)
+        self._diagnosis = Diagnosis(spec)
         self._report = reporter(spec.source, spec.spool)
         self._silence = (ZERO, 0.0)
         """Where a connection began that went silent, and after how many seconds it was given up."""
@@ -80,7 +92,7 @@ class Capture:
                 with room.explained(self._spec.spool):
                     self._stream()
             except (PenstockError, psycopg.Error) as raised:
-                error = explain(raised) if isinstance(raised, psycopg.Error) else raised
+                error = raised if isinstance(raised, PenstockError) else self._diagnosed(raised)
                 error.at(source=self._spec.source)
                 if not error.retry or self._spec.temporary_slot:
                     self._report("failed", error)
@@ -95,6 +107,9 @@ class Capture:
                 self._report("retrying", error, seconds=round(pause, 1))
                 self._stop.wait(pause)
         self._report("stopped")
+
+    def _diagnosed(self, error: psycopg.Error) -> PenstockError:
+        return self._diagnosis.of(error, lambda: manifest.position(self._spec.spool) or ZERO)
 
     def _stream(self) -> None:
         """One connection's life."""
@@ -155,15 +170,14 @@ class Capture:
         """Where to begin: where the spool ends, having checked that the slot still has what follows;
         without a spool, where the slot begins. None if told to stop while the slot was being made."""
         spec = self._spec
-        with connect(spec.conninfo) as connection:
+        with _explained(), connect(spec.conninfo) as connection:
             found, position = self._look(connection)
             if found is None and position is not None:  # another capture may have made both in between
                 found, position = self._look(connection)
             is_new = found is None and position is None
             if not is_new:
                 slot.refuse_unpromoted(connection, found)
-            if publication.describe(connection, spec.publication) is None:
-                raise PublicationMissing(f"the publication {spec.publication} does not exist")
+            check_publication(connection, spec.publication)
             if spec.temporary_slot:
                 return receiver.create_temporary_slot(spec.slot)
             if is_new and spec.create_slot:
@@ -201,7 +215,11 @@ class Capture:
                     connection.cancel_safe(timeout=5)
 
     def _learn_tables(self, writer: SpoolWriter) -> None:
-        with connect(self._spec.conninfo) as connection, closing(TypeCatalog(lambda: connection)) as types:
+        with (
+            _explained(),
+            connect(self._spec.conninfo) as connection,
+            closing(TypeCatalog(lambda: connection)) as types,
+        ):
             schemas = SpoolSchemas(writer, types)
             for relation in published(connection, self._spec.publication):
                 schemas.resolve(relation, writer.recorded)

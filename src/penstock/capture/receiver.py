@@ -6,6 +6,8 @@ the whole run at once. When all is read that has arrived, more is left to pile u
 message as it comes makes the kernel hand them over one by one, and that costs the walsender as much again as
 the sending itself.
 
+What the server has against it is raised as psycopg's errors; what that means is for `diagnosis` to say.
+
 Feedback says two things: how far we have received (`write`) and how far the server may forget (`flush`).
 A server that shuts down waits until `flush` has reached its end, which would take until the slowest
 destination is done; but it takes `write` where no `flush` is given. So a keepalive that asks for a reply,
@@ -26,16 +28,15 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
+from penstock.capture.diagnosis import SOMETHING_GONE
 from penstock.capture.stream import Run
 from penstock.model import ZERO, Lsn, Reached
-from penstock.model.errors import PenstockError, PublicationMissing, ServerSilent, SlotLost
+from penstock.model.errors import ServerSilent
 from penstock.postgres import timeline
 from penstock.postgres.connection import explain, settle
 from penstock.postgres.libpq import Inbox
 from penstock.postgres.timeline import Server
 
-_SLOT_GONE = ("42704", "55000")
-"""undefined_object, object_not_in_prerequisite_state: dropped, or invalidated."""
 KEEPALIVE = ord("k")
 KEEPALIVE_SIZE = 18
 RUN_BYTES = 2 << 20
@@ -57,8 +58,9 @@ class Receiver:
             raise explain(error) from None
         self._pg = self._connection.pgconn
         settle(self._pg)
+        self._query(b"set client_min_messages to warning", pq.ExecStatus.COMMAND_OK)  # whatever the role has
         self._pg.notice_handler = self._notice
-        self._notices: list[PenstockError] = []
+        self._warnings: list[psycopg.Error] = []
         self._received = ZERO
         self.patience = SILENCE
         """Seconds of silence before the connection is given up."""
@@ -126,8 +128,8 @@ class Receiver:
                 self._poll.poll((until - now) * 1000)
         if messages.ended:
             raise self._failed() if messages.lost else self._ended()
-        if self._notices:
-            raise self._notices[0]
+        if self._warnings:
+            raise self._warnings[0]
         if not messages.count:
             self._bear_silence(time.monotonic() - begun)
             return None
@@ -167,28 +169,21 @@ class Receiver:
             raise self._failed(result)
         return result
 
-    def _ended(self) -> PenstockError:
+    def _ended(self) -> psycopg.Error:
         """The server ended the stream: an error, or an orderly shutdown."""
         return self._failed(self._pg.get_result())
 
-    def _failed(self, result: pq.abc.PGresult | None = None) -> PenstockError:
+    def _failed(self, result: pq.abc.PGresult | None = None) -> psycopg.Error:
         if result is not None and result.error_message:
-            error = psycopg.errors.error_from_result(result)
-        else:
-            text = self._pg.error_message.decode(errors="replace").strip()
-            error = psycopg.OperationalError(text or "the server ended the connection")
-        explained = explain(error)
-        if "publication" in explained.reason and "does not exist" in explained.reason:
-            return PublicationMissing(explained.reason)
-        if error.sqlstate in _SLOT_GONE:
-            return SlotLost(explained.reason)
-        return explained
+            return psycopg.errors.error_from_result(result)
+        text = self._pg.error_message.decode(errors="replace").strip()
+        return psycopg.OperationalError(text or "the server ended the connection")
 
     def _notice(self, notice: pq.abc.PGresult) -> None:
         """From 18 on a missing publication is but a warning to the server; to us it is lost changes."""
-        text = (notice.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-        if "skipped loading publication" in text:
-            self._notices.append(PublicationMissing(text))
+        state = (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        if state in SOMETHING_GONE:
+            self._warnings.append(psycopg.errors.error_from_result(notice))
 
 
 def _quoted(text: str, quote: str) -> str:

@@ -106,6 +106,10 @@ class SlotLost(PenstockError):
     """The slot is gone, was invalidated, or was moved on by somebody else: changes are missing."""
 
 
+class DecodingFailed(SlotLost):
+    """The server fails to decode its WAL at one position, again and again."""
+
+
 class SlotInUse(PenstockError):
     """Another connection holds the slot."""
 
@@ -276,6 +280,13 @@ POLICY: dict[type[PenstockError], Policy] = {
         False,
         "Changes since the last position cannot be read any more. Set `on_slot_lost: resync` to copy the "
         "tables anew, or restore the slot; raise max_slot_wal_keep_size so that it does not happen again",
+    ),
+    DecodingFailed: Policy(
+        Scope.SOURCE,
+        False,
+        "It is the server that cannot pass this position: a bug of PostgreSQL's (after a crash beside schema "
+        "changes), a byte that is no text, WAL that is gone. Nothing was skipped. Set `on_slot_lost: resync` "
+        "to copy the tables anew, and look for a newer minor version of the server",
     ),
     SlotInUse: Policy(Scope.SOURCE, True, "Stop the other pipeline, or give this one a slot_name of its own"),
     PublicationMissing: Policy(
