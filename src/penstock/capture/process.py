@@ -30,6 +30,7 @@ from penstock.capture.receiver import Receiver
 from penstock.capture.schemas import SpoolSchemas, published
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
+from penstock.capture.stream import Run
 from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, ServerSilent, SpoolFull, SpoolInUse
@@ -242,12 +243,14 @@ class Capture:
         told = 0.0
         while not self._stop.is_set() and worker.error is None and not worker.lacks_room(LET_GO):
             if worker.has_room:
-                run = receiver.receive(seconds=0.1)
-                if run is not None:
-                    worker.put(run)
-                    self._backoff.reset()
+                self._pass_on(receiver.receive(seconds=0.1), worker)
             else:
                 time.sleep(0.005)
             if time.monotonic() - told >= FEEDBACK:
                 receiver.feedback(worker.recorded, worker.acknowledged)
                 told = time.monotonic()
+
+    def _pass_on(self, run: Run | None, worker: Worker) -> None:
+        if run is not None:
+            worker.put(run)
+            self._backoff.reset()

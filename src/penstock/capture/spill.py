@@ -72,17 +72,18 @@ class _Transaction:
 
     def append(self, block: Block) -> None:
         ends = block.run.ends.astype(np.int64)
-        record = struct.pack("!q", len(ends)) + ends.tobytes() + block.run.data
+        head = struct.pack("!q", len(ends)) + ends.tobytes()
         with open(self.path, "r+b" if self._size else "wb", opener=private.opener) as file:
             file.seek(self._size)
-            file.write(record)
+            file.write(head)
+            file.write(block.run.data)
         for xid, first in zip(*np.unique(block.xids, return_index=True), strict=True):
             self._first_of.setdefault(int(xid), self._messages + int(first))
         self._starts.append(self._messages)
         self._counts.append(len(ends))
         self._offsets.append(self._size)
         self._messages += len(ends)
-        self._size += len(record)
+        self._size += len(head) + len(block.run.data)
 
     def roll_back(self, subxid: int) -> None:
         first = self._first_of.get(subxid)

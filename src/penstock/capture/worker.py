@@ -1,9 +1,10 @@
 """The second half of a capture: decodes runs and writes them to the spool, in a thread of its own.
 
 Decoding and compressing happen outside Python's lock, so the receiver goes on reading meanwhile. Runs wait
-in a short queue; when it is full the receiver stops reading and the server waits. That is also how a full
-disk is survived: the worker tries the same write again until there is room, the queue fills, feedback goes
-on, and nothing is lost. Segments that every consumer has passed are removed meanwhile: that may be the room.
+in a queue that is short, in bytes as well; when it is full the receiver stops reading and the server waits.
+That is also how a full disk is survived: the worker tries the same write again until there is room, the queue
+fills, feedback goes on, and nothing is lost. Segments that every consumer has passed are removed meanwhile:
+that may be the room.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from penstock.spool import room
 from penstock.spool.writer import SpoolWriter
 
 QUEUED_RUNS = 6
+QUEUED_BYTES = 12 << 20
+"""Of runs that wait or are being written. A row can have hundreds of megabytes, and is a run by itself then:
+the next one is not received before it is written."""
 HOUSEKEEPING = 1.0
 """Seconds between two looks at the consumers' positions; also between two records of an idle position."""
 ROOM_PAUSE = 1.0
@@ -42,6 +46,9 @@ class Worker(threading.Thread):
         self._decoder = FastDecoder(SpoolSchemas(writer, types), writer.recorded)
         self._spill = Spill(spec.spool / "spill")
         self._queue: queue.Queue[Run] = queue.Queue(QUEUED_RUNS)
+        self._unwritten = 0
+        """Bytes in the queue and at hand."""
+        self._counting = threading.Lock()
         self._ending = threading.Event()
         self._last_cut = self._last_look = time.monotonic()
         self.recorded = writer.recorded
@@ -53,7 +60,7 @@ class Worker(threading.Thread):
 
     @property
     def has_room(self) -> bool:
-        return not self._queue.full()
+        return not self._queue.full() and self._unwritten < QUEUED_BYTES
 
     def lacks_room(self, seconds: float) -> bool:
         """Whether the disk has been full for so long."""
@@ -61,6 +68,8 @@ class Worker(threading.Thread):
         return since is not None and time.monotonic() - since >= seconds
 
     def put(self, run: Run) -> None:
+        with self._counting:
+            self._unwritten += len(run.data)
         self._queue.put(run)
 
     def finish(self) -> None:
@@ -74,24 +83,28 @@ class Worker(threading.Thread):
         try:
             self._look_at_consumers()
             while not (self._ending.is_set() and self._queue.empty()):
-                try:
-                    run = self._queue.get(timeout=self._spec.interval / 2)
-                except queue.Empty:
-                    pass
-                else:
-                    for step in self._decoder.decode(run):
-                        self._carry_out(step)
+                with suppress(queue.Empty):
+                    size = self._take_in(self._queue.get(timeout=self._spec.interval / 2))
+                    self._patiently(self._writer.relieve)
+                    with self._counting:
+                        self._unwritten -= size
                 self._keep_up(time.monotonic())
             self._cut()
             self._look_at_consumers()
         except BaseException as error:
             self.error = error
 
+    def _take_in(self, run: Run) -> int:
+        """How many bytes it had. Nobody has the run when this returns, so that it is not in memory beside
+        its rows and what they are compressed to."""
+        for step in self._decoder.decode(run):
+            self._carry_out(step)
+        return len(run.data)
+
     def _carry_out(self, step: Step) -> None:
         match step:
             case Rows(batch, ended, position):
                 self._writer.append(batch, ended, position)
-                self._patiently(self._writer.relieve)
             case Block():
                 self._patiently(lambda: self._spill.keep(step))
             case StreamAbort(xid, subxid):
@@ -99,6 +112,7 @@ class Worker(threading.Thread):
             case StreamCommit(xid):
                 for rows in self._decoder.replay(step, self._spill.runs(xid)):
                     self._carry_out(rows)
+                    self._patiently(self._writer.relieve)
                 self._spill.forget(xid)
 
     def _keep_up(self, now: float) -> None:
