@@ -51,7 +51,7 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     from penstock.pipeline.facts import foreseen
     from penstock.postgres import preflight
 
-    tables: list[TableSchema] = []
+    by_source: dict[str, list[TableSchema]] = {}
     known = True
     for source in config.sources:
         captured, found = _spool(config, source)
@@ -59,13 +59,24 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
         checks = [one for one in checks if not found or one.name != "spool"]  # the same, in fewer words
         yield ("source", source.name), checks + found
         try:
-            tables += foreseen(source) if config.destinations else []
+            by_source[source.name] = foreseen(source) if config.destinations else []
         except PenstockError:
             known = False  # that the source cannot be asked is told by its own checks
+    tables = [table for found in by_source.values() for table in found]
     for destination in config.destinations:
         rules = _rules(config, destination, tables) if known and destination.tables else []
         yield ("destination", destination.name), _destination(config, destination, tables) + rules
+    if wrong := _collisions(config, by_source):
+        yield ("destinations", config.pipeline), wrong
     yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
+
+
+def _collisions(config: Config, tables: dict[str, list[TableSchema]]) -> list[Check]:
+    """Tables that would overwrite each other."""
+    from penstock.pipeline.targets import REMEDY, collisions
+    from penstock.postgres.preflight.check import failure
+
+    return [failure("targets", sentence, REMEDY) for sentence in collisions(config, tables)]
 
 
 def _spool(config: Config, source: SourceConfig) -> tuple[Reached | None, list[Check]]:

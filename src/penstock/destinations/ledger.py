@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import LiteralString
 
 from penstock.destinations.protocol import Delivery, Recorded
-from penstock.model import Lsn, TableId
+from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import DestinationWentBack, PenstockError, from_dict, to_dict
 from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
@@ -149,7 +149,15 @@ def lock(connection: Connection, stream: Stream) -> Lsn | None:
 def lock_table(connection: Connection, stream: Stream, table: TableId) -> None:
     """Nobody else writes the table for this stream before this transaction has ended. A row of our own says
     so: an advisory lock is anybody's to hold."""
-    name = "/".join((*stream.key, str(table)))
+    _lock(connection, "/".join((*stream.key, str(table))))
+
+
+def lock_target(connection: Connection, target: TableName) -> None:
+    """Nobody else makes a copy visible there before this transaction has ended."""
+    _lock(connection, f"target {target}")
+
+
+def _lock(connection: Connection, name: str) -> None:
     connection.execute("insert into penstock.locks values (%s) on conflict do nothing", (name,))
     connection.execute("select from penstock.locks where name = %s for update", (name,))
 

@@ -17,7 +17,8 @@ def make(config: Config, destination: DestinationConfig) -> Target:
         case "postgres":
             from penstock.destinations.postgres.target import PostgresTarget
 
-            return PostgresTarget(config.pipeline, destination, sources)
+            beside = [other.name for other in config.destinations if other is not destination]
+            return PostgresTarget(config.pipeline, destination, sources, beside)
         case _:
             from penstock.destinations import custom
 

@@ -198,6 +198,10 @@ class TargetUnfit(PenstockError):
     """The table at the destination is not what the source's table needs, and cannot be made so."""
 
 
+class TargetShared(PenstockError):
+    """Another table arrives at the same table of the destination."""
+
+
 class WriteDenied(AccessDenied):
     """The role may not do at the destination's table what has to be done."""
 
@@ -359,6 +363,13 @@ POLICY: dict[type[PenstockError], Policy] = {
     ),
     TargetUnfit: Policy(
         Scope.TABLE, False, "Change the table at the destination, then `penstock retry CONFIG TABLE`"
+    ),
+    TargetShared: Policy(
+        Scope.TABLE,
+        True,
+        "Give one of them another `target` under `tables` of its destination, or exclude it; it is tried "
+        "again by itself",
+        endless=True,
     ),
     WriteDenied: Policy(
         Scope.TABLE,

@@ -146,6 +146,7 @@ class Copier:
             detail=found.detail(),
         )
         stream.tables.put(state, "copying")
+        stream.places.refuse_if_shared(state.target, state.key.table)
         given = self._config.initial_copy
         ranges = (
             []

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.model import TableId, TableName
+from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.tables import Tables
@@ -32,6 +33,12 @@ class Places:
             ),
             None,
         )
+
+    def refuse_if_shared(self, target: TableName, table: TableId) -> None:
+        """Raise if another table has this target and keeps it."""
+        owner = self.owner(target, table)
+        if owner is not None and self.target_now(owner.key.table) == target:
+            raise TargetShared(f"{owner.name} arrives at the same table", target=target)
 
     def target_now(self, table: TableId) -> TableName | None:
         """What it would be called at the destination by its name of now; None: it is gone."""

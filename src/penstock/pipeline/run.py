@@ -32,7 +32,7 @@ from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreachable
 from penstock.model.phases import Phase
-from penstock.pipeline import rules
+from penstock.pipeline import rules, targets
 from penstock.pipeline.analysis import Analysis
 from penstock.pipeline.copying import Copier
 from penstock.pipeline.facts import foreseen
@@ -68,8 +68,8 @@ class Pipeline:
         self._given = spark
         self._log = structlog.get_logger("penstock.pipeline").bind(pipeline=config.pipeline)
         self._feeds: list[Feed] = []
-        self._foreseen: list[TableSchema] = []
-        """The sources' tables, where a destination has rules for tables."""
+        self._foreseen: dict[str, list[TableSchema]] = {}
+        """The sources' tables, where a destination has rules for tables, or two may arrive at one place."""
         self._waiting: list[Lane] = []
         self._streams: list[Stream] = []
         self._kept_house = 0.0
@@ -89,11 +89,13 @@ class Pipeline:
     def _run(self, once: bool) -> bool:
         """Rules that do nothing are found before anything is made at a source: a slot keeps WAL there. That
         takes Spark, where they have expressions."""
-        targets = [make(self.config, destination) for destination in self.config.destinations]
+        made = [make(self.config, destination) for destination in self.config.destinations]
         attempts = self.config.retry.attempts if once else None
         with ExitStack() as opened:
             store = opened.enter_context(self._store())
             self._foresee(attempts)
+            if not store.tables():  # later, a table that comes to another's place stops alone
+                targets.refuse(self.config, self._foreseen)
             self._examine(rules.findings)
             spark = None
             if any(map(rules.has_expressions, self.config.destinations)) and not self.stop.is_set():
@@ -104,7 +106,7 @@ class Pipeline:
                 return True
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else None
             spark = spark or opened.enter_context(self._spark())
-            self._deliver(store, spark, targets, until)
+            self._deliver(store, spark, made, until)
             return not any(state.phase is Phase.ERRORED for state in store.tables())
 
     def _deliver(
@@ -230,18 +232,20 @@ class Pipeline:
                 feed.stop()
 
     def _foresee(self, attempts: int | None) -> None:
-        if any(destination.tables for destination in self.config.destinations):
+        has_rules = any(destination.tables for destination in self.config.destinations)
+        if has_rules or targets.may_collide(self.config):
             for source in self.config.sources:
                 look = partial(self._foresee_source, source)
                 self._patiently(source.name, look, attempts)
 
     def _foresee_source(self, source: SourceConfig) -> None:
-        self._foreseen += foreseen(source)
+        self._foreseen[source.name] = foreseen(source)
 
     def _examine(self, findings: Callable[[DestinationConfig, list[TableSchema]], Iterable[Finding]]) -> None:
         """Refuse rules that do nothing; where they are not to be refused, tell of them."""
+        tables = [table for found in self._foreseen.values() for table in found]
         for destination in self.config.destinations if not self.stop.is_set() else ():
-            for finding in rules.refuse(destination, findings(destination, self._foreseen)):
+            for finding in rules.refuse(destination, findings(destination, tables)):
                 self._log.warning("rule", destination=destination.name, why=str(finding))
 
     def _patiently(self, source: str, work: Callable[[], None], attempts: int | None) -> None:

@@ -61,7 +61,7 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
             rekey(connection, at)
             before = Followed(run.delivery.table.version, before.table and run.delivery.table)
         guarded = guard(connection, at)
-        at = with_equalities(connection, at)
+        at = with_equalities(connection, replace(at, cascades=guarded.cascades))
         steps = _steps(at, chain([first] if first is not None else [], rows))
         large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))

@@ -25,6 +25,7 @@ from psycopg import sql
 from penstock.destinations.postgres import few
 from penstock.destinations.postgres.merge import has_key, inserted, merge, origin, value, was
 from penstock.destinations.postgres.place import Place, both, comma
+from penstock.destinations.postgres.references import refuse_if_children
 from penstock.destinations.postgres.refusal import described, first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values, copy_in
@@ -71,11 +72,13 @@ def apply(connection: Connection, place: Place, net: Net) -> int:
 
 
 def _ways(place: Place, net: Net) -> list[Way]:
+    """A row that stays is not deleted for a moment where others would go with it."""
+    last = [] if place.cascades else [replaced]
     if few.are_few(place, net):
-        return [few.apply, replaced]
+        return [few.apply, *last]
     if place.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
-        return [merged, replaced]
-    return [copied if _only_new(net) else parted, merged, replaced]
+        return [merged, *last]
+    return [copied if _only_new(net) else parted, merged, *last]
 
 
 def _refused(connection: Connection, place: Place, net: Net, error: psycopg.Error) -> RowRefused:
@@ -123,6 +126,8 @@ def copy_rows(connection: Connection, place: Place, values: Sequence[Values]) ->
 
 def empty(connection: Connection, place: Place) -> None:
     """All rows of this source. Where others reference the table, or share it, they are deleted."""
+    if place.cascades:
+        refuse_if_children(connection, place)
     if place.source_column is None:
         try:
             with connection.transaction():

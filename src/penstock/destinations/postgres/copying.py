@@ -31,6 +31,7 @@ from penstock.destinations import ledger
 from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.guarding import (
+    check_free,
     check_rows,
     guard,
     is_made,
@@ -84,6 +85,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
     stream = endpoint.stream(copy.delivery.source)
     known = ledger.known(connection, stream).get(copy.delivery.id)
     drop(connection, stream, copy.delivery.id)
+    check_free(connection, endpoint, copy.delivery)
     place = set_aside(target, copy.id)
     if not tables.exists(connection, target.name):
         if not endpoint.create_tables:
@@ -240,6 +242,8 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
     target = endpoint.place(_delivery(source, document))
     target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
     aside = set_aside(target, copy)
+    ledger.lock_target(connection, target.name)
+    check_free(connection, endpoint, target.delivery)
     if becomes_target(connection, target):
         _rename(connection, aside, target)
         return replace(target, ours=True)
@@ -248,6 +252,7 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
         tables.make(connection, target)
         tables.make_key(connection, target)
     guarded = guard(connection, target)
+    target = replace(target, referenced=guarded.referenced, cascades=guarded.cascades)
     check_rows(connection, endpoint, target)
     if not nothing:  # if nothing was to be copied, what is there stays
         replace_rows(connection, aside, target, begun)

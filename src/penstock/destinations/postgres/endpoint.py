@@ -27,6 +27,8 @@ class Endpoint:
     trusted_owners: tuple[str, ...] = ()
     named: tuple[str, ...] = ()
     """Of the source's tables those that the configuration names, each by itself."""
+    beside: tuple[str, ...] = ()
+    """The pipeline's other destinations, which may write to the same database."""
 
     def stream(self, source: str) -> Stream:
         return Stream(self.pipeline, self.name, source)

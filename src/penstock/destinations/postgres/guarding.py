@@ -19,8 +19,9 @@ from psycopg import sql
 from penstock.destinations.ledger import Stream
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.place import Place
+from penstock.destinations.protocol import Delivery
 from penstock.model import TableName
-from penstock.model.errors import TargetUnfit
+from penstock.model.errors import TargetShared, TargetUnfit
 from penstock.postgres.connection import Connection
 from penstock.postgres.ownership import is_trusted, make_schema
 
@@ -47,6 +48,11 @@ class Guarded:
     oid: int
     steady: bool
     """Whether its name cannot come to mean another one before the transaction ends."""
+    referenced: bool = False
+    """Whether foreign keys of other rows watch over its own, which a role that may not set
+    session_replication_role cannot keep them from."""
+    cascades: bool = False
+    """Whether these delete or change the other rows when one of its own is deleted."""
 
 
 def guard(connection: Connection, place: Place, name: TableName | None = None) -> Guarded:
@@ -69,12 +75,12 @@ def guard(connection: Connection, place: Place, name: TableName | None = None) -
     row = cursor.fetchone()
     if row is None:
         raise TargetUnfit("the table is not at the destination any more", target=name, remedy=_ANEW)
-    oid, owner, schema_owner = row
+    oid, owner, schema_owner, referenced, cascades = row
     if owner is not None:
         raise _somebodys("table", owner, name, connection)
     if schema_owner is not None and _is_superuser(connection):
         raise _somebodys("schema of the table", schema_owner, name, connection)
-    return Guarded(oid, schema_owner is None)
+    return Guarded(oid, schema_owner is None, referenced, cascades)
 
 
 def unchanged(connection: Connection, guarded: Guarded, place: Place) -> None:
@@ -179,6 +185,37 @@ def check_rows(connection: Connection, endpoint: Endpoint, place: Place) -> None
         )
 
 
+def check_free(connection: Connection, endpoint: Endpoint, delivery: Delivery) -> None:
+    """Raise if another stream of this pipeline arrives at the same table: they would overwrite each other.
+    Tables of one stream are kept apart by the stream itself, since names pass from one to another."""
+    stream = endpoint.stream(delivery.source)
+    row = connection.execute(
+        """
+        select source_table, destination, source from penstock.tables
+        where pipeline = %(pipeline)s and target = %(target)s and schema_version <> %(unwritten)s
+          and (destination, source) <> (%(destination)s, %(source)s)
+          and case when destination = %(destination)s then not %(several)s
+                   else destination = any (%(beside)s) end
+        limit 1
+        """,
+        {
+            "pipeline": stream.pipeline,
+            "destination": stream.destination,
+            "source": stream.source,
+            "target": str(delivery.target),
+            "unwritten": UNWRITTEN,
+            "several": endpoint.source_column is not None,
+            "beside": list(endpoint.beside),
+        },
+    ).fetchone()
+    if row is not None:
+        name, destination, source = row
+        raise TargetShared(
+            f"{name} of source {source} arrives at the same table, by destination {destination}",
+            target=delivery.target,
+        )
+
+
 def _lock(name: TableName) -> sql.Composable:
     return sql.SQL("lock table {} in row exclusive mode; ").format(sql.Identifier(name.schema, name.name))
 
@@ -223,8 +260,15 @@ _OWNERS = sql.SQL(
     select t.oid::bigint,
            (select pg_get_userbyid(l.relowner) from pg_class l join parts p on p.oid = l.oid
             where not {trusted} limit 1),
-           (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.oid = t.schema and not {steady})
+           (select pg_get_userbyid(n.nspowner) from pg_namespace n where n.oid = t.schema and not {steady}),
+           coalesce(watched.by_any, false), coalesce(watched.by_acting, false)
     from t
+    left join lateral (
+        select true as by_any, bool_or(f.confdeltype in ('c', 'n', 'd')) as by_acting
+        from pg_trigger g join pg_constraint f on f.oid = g.tgconstraint
+        where g.tgrelid = t.oid and f.contype = 'f' and f.confrelid = t.oid
+        having count(*) > 0
+    ) watched on current_setting('session_replication_role') <> 'replica'
     """
 )
 

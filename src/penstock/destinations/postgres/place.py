@@ -31,6 +31,10 @@ class Place:
     """Whether we made the table: then it follows the source's in everything."""
     equalities: tuple[tuple[str, str, str], ...] = ()
     """Key columns of a type that PostgreSQL does not bring, with the schema and name of its equality."""
+    referenced: bool = False
+    """Whether foreign keys are at work that reference it (`guarding.Guarded`)."""
+    cascades: bool = False
+    """Whether these delete or change other rows with its own."""
     trusted: tuple[str, ...] = ()
     """Owners of tables and types, besides ourselves and those above us, whose they may be."""
 

@@ -15,6 +15,7 @@ from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.follow import align
 from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, both, comma, names
 from penstock.destinations.postgres.whole import as_text
+from penstock.model.errors import TargetUnfit
 from penstock.postgres.connection import Connection
 
 
@@ -26,10 +27,30 @@ def replace_rows(connection: Connection, aside: Place, target: Place, begun: dat
     elif target.append:
         align(connection, target)
         _upsert(connection, aside, tables.with_equalities(connection, target))
+    elif target.referenced:
+        _exchange(connection, aside, tables.with_equalities(connection, target))
     else:
         connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
         align(connection, target)
         _insert(connection, aside, target, sql.SQL("true"))
+
+
+def _exchange(connection: Connection, aside: Place, target: Place) -> None:
+    """Rows that the source still has stay where they are: others may reference them, and would go as well."""
+    if not target.key:
+        raise TargetUnfit(
+            "other tables at the destination reference it, and its rows have no key by which those that stay "
+            "are found",
+            target=target.name,
+            remedy="Give the table a primary key at the source, drop the foreign keys at the destination, or "
+            "run as a superuser: grant set on parameter session_replication_role to …",
+        )
+    align(connection, target)
+    stays = sql.SQL("exists (select from {} a where {})").format(aside.identifier, _same_key(target))
+    connection.execute(
+        sql.SQL("delete from {} t where {} and not {}").format(target.identifier, target.own("t"), stays)
+    )
+    _upsert(connection, aside, target)
 
 
 def _insert(connection: Connection, aside: Place, target: Place, condition: sql.Composable) -> None:

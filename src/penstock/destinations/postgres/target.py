@@ -36,7 +36,10 @@ class PostgresTarget:
     remembers = True
     is_log = False
 
-    def __init__(self, pipeline: str, config: DestinationConfig, sources: Sequence[str]) -> None:
+    def __init__(
+        self, pipeline: str, config: DestinationConfig, sources: Sequence[str], beside: Sequence[str] = ()
+    ) -> None:
+        """`beside`: what the pipeline's other destinations are called."""
         self.name = config.name
         options: PostgresOptions = config.settings(PostgresOptions)
         self._endpoint = Endpoint(
@@ -47,6 +50,7 @@ class PostgresTarget:
             options.create_tables,
             options.trusted_owners,
             tuple(name for name in config.tables if not is_for_many(name)),
+            tuple(beside),
         )
         self._by_table = options.consistency == "table"
         self._sources = tuple(sources)

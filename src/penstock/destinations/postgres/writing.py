@@ -26,7 +26,7 @@ from penstock.destinations.ledger import Known
 from penstock.destinations.postgres import copying, tables
 from penstock.destinations.postgres.apply import Followed, apply_changes
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.guarding import UNWRITTEN, check_rows
+from penstock.destinations.postgres.guarding import UNWRITTEN, check_free, check_rows
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.protocol import TableChanges
@@ -193,6 +193,7 @@ def find_or_make(
     """Whether the table is ours, and what it is like. One that was never written is found or made now."""
     if known is not None and known.version != UNWRITTEN:
         return known.made, Followed(known.version)
+    check_free(connection, endpoint, place.delivery)
     before = Followed(place.delivery.table.version)
     if tables.exists(connection, place.name):
         tables.check(connection, place)
