@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.config import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import PostgresTarget
-from penstock.destinations.protocol import Delivery, Kind, Run, SchemaChange, TableChanges, TableCopy
+from penstock.destinations.protocol import Delivery, Kind, Run, TableChanges, TableCopy
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility

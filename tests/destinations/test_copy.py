@@ -12,7 +12,8 @@ import pytest
 from penstock.destinations.postgres import PostgresTarget, copying
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.destinations.postgres.types import BINARY
-from penstock.destinations.protocol import Kind, SchemaChange, TableCopy
+from penstock.destinations.protocol import Kind, TableCopy
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column, TableId, TableName
 from penstock.model.errors import PenstockError, RowRefused, SnapshotLost
 from penstock.postgres.snapshot import Snapshot

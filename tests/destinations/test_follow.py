@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.destinations.protocol import Kind, Run, SchemaChange, TableChanges
+from penstock.destinations.protocol import Kind, Run, TableChanges
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
 from penstock.model.errors import TargetUnfit
 from penstock.model.visibility import Visibility

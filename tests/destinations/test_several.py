@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.destinations.protocol import Kind, SchemaChange
+from penstock.destinations.protocol import Kind
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column
 from penstock.spool.segment import BeforeKind
 from tests.bed import Database

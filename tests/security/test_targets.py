@@ -17,7 +17,7 @@ from penstock.destinations.postgres.guarding import guard, unchanged
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import close_idle, session
 from penstock.destinations.postgres.tables import with_equalities
-from penstock.destinations.protocol import SchemaChange
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
 from penstock.model.phases import Phase

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.model import ZERO, Column, Lsn, TableId, TableName, TableSchema
+from penstock.destinations.schema_change import SchemaChange
+from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility
 from penstock.spark.plan import Slice
@@ -63,23 +64,6 @@ class Delivery:
 
     def at(self, table: TableSchema, primary_key: tuple[str, ...]) -> Delivery:
         return replace(self, table=table, primary_key=primary_key)
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaChange:
-    """What became of a table between two versions of its schema, for a destination to follow."""
-
-    added: tuple[tuple[Column, str | None], ...] = ()
-    """Each with the value (PostgreSQL's text) that rows have which were there before."""
-    dropped: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
-    """From, to. Renaming comes first, then dropping, then adding, then retyping."""
-    retyped: tuple[Column, ...] = ()
-    target: TableName | None = None
-    """The table's name at the destination before, if it is another one now."""
-
-    def __bool__(self) -> bool:
-        return self != SchemaChange()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from penstock.config.models import DestinationTable
-from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges
+from penstock.destinations.protocol import Delivery, Run, TableChanges
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.visibility import Visibility
 from penstock.pipeline import evolution
-from penstock.pipeline.evolution import CopyAnew
+from penstock.pipeline.evolution import CopyAnew, Followed
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.tables import Tables
@@ -77,18 +78,34 @@ class Changes:
             return runs
         return TableChanges(runs[0], state.position, state.snapshot), runs[1]
 
-    def described(self, state: TableState, facts: Facts, position: Lsn) -> Found | CopyAnew | None:
-        """No change at all, only another schema, that the catalog tells and the stream does not yet."""
-        followed = self.followed(state)
-        if evolution.same(followed, facts.schema) and _primary_key(state) == facts.primary_key:
-            return None
+    def described(
+        self, state: TableState, facts: Facts, position: Lsn
+    ) -> Found | TableState | CopyAnew | None:
+        """No change at all, only another schema, that the catalog tells and the stream does not yet; or
+        nothing for the destination, but what is now certain of the table."""
+        known = self.followed(state)
+        evolved = evolution.look(known, state.detail, facts)
+        if evolved is None or isinstance(evolved, CopyAnew):
+            return evolved
+        if evolution.same(known, facts.schema) and _primary_key(state) == facts.primary_key:
+            return replace(state, detail=evolved.detail)
         schema = self._versioned(facts.schema)
-        change = self._change(followed, schema, state, facts)
-        if isinstance(change, CopyAnew):
-            return change
-        run, after = self._run(state, schema, change, facts)
+        if (refused := self._refused(known, schema, state, evolved)) is not None:
+            return refused
+        run, after = self._run(state, schema, evolved)
         self.store.learn(self.feed.name, schema, position)
         return TableChanges((run,), position), after
+
+    def reconciled(self, state: TableState, version: int, facts: Facts | None) -> TableState | CopyAnew:
+        """The state of a table of which the destination has followed this version, and the store does not
+        know: a crash came in between."""
+        schema = self.store.schema(self.feed.name, state.key.table, version)
+        if version == state.version:
+            return state
+        if schema is None:
+            return CopyAnew("the destination has followed a schema that is not known")
+        evolved = evolution.follow(self.followed(state), schema, state.detail, facts)
+        return evolved if isinstance(evolved, CopyAnew) else self._run(state, schema, evolved)[1]
 
     def followed(self, state: TableState) -> TableSchema:
         """The table as the destination has it."""
@@ -119,46 +136,52 @@ class Changes:
         runs: list[Run] = []
         for schema, slices in groupby(parts, key=lambda part: part.table):
             assert schema is not None
-            followed = self.followed(state)
-            change, facts = SchemaChange(), None
-            if not evolution.same(followed, schema):
-                facts = self.feed.discover().tables.get(schema.id)
-                found = self._change(followed, schema, state, facts)
-                if isinstance(found, CopyAnew):
-                    return found
-                change = found
+            known = self.followed(state)
+            evolved: Followed | CopyAnew = Followed(SchemaChange(), dict(state.detail))
+            if not evolution.same(known, schema):
+                evolved = self._evolved(known, schema, state)
+            if isinstance(evolved, CopyAnew):
+                return evolved
             if schema.version != state.version:
                 self.store.learn(self.feed.name, schema, self.manifest.position)
-            run, state = self._run(state, schema, change, facts)
+            run, state = self._run(state, schema, evolved)
             runs.append(replace(run, slices=tuple(slices)))
         if not runs:
             runs = [Run(self._delivery(state, self.followed(state)), ())]
         return tuple(runs), state
 
-    def _change(
-        self, followed: TableSchema, schema: TableSchema, state: TableState, facts: Facts | None
-    ) -> SchemaChange | CopyAnew:
-        if self.for_log:
-            if followed.name != schema.name:
-                return CopyAnew(f"it was called {followed.name} before")
-            detail = evolution.remember(state.detail, schema, facts)
-            if self._delivery(state, followed).key != self.tables.delivery(schema, detail).key:
-                return CopyAnew("it has another key")
-        found = evolution.follow(followed, schema, state.detail, facts)
-        if isinstance(found, SchemaChange) and _passes_a_mask(self.tables.rules(schema.name), found):
-            return CopyAnew("`set` or `drop` hold for other columns than before")
-        return found
+    def _evolved(self, known: TableSchema, schema: TableSchema, state: TableState) -> Followed | CopyAnew:
+        """The step to another schema that a row has, by what the catalog says now."""
+        facts = self.feed.discover().tables.get(schema.id)
+        evolved = evolution.follow(known, schema, state.detail, facts)
+        if isinstance(evolved, CopyAnew):
+            return evolved
+        return self._refused(known, schema, state, evolved) or evolved
 
-    def _run(
-        self, state: TableState, schema: TableSchema, change: SchemaChange, facts: Facts | None
-    ) -> tuple[Run, TableState]:
+    def _refused(
+        self, known: TableSchema, schema: TableSchema, state: TableState, evolved: Followed
+    ) -> CopyAnew | None:
+        """Why a step that the table has made is not one for the destination."""
+        if self.for_log:
+            if known.name != schema.name:
+                return CopyAnew(f"it was called {known.name} before")
+            if self._delivery(state, known).key != self.tables.delivery(schema, evolved.detail).key:
+                return CopyAnew("it has another key")
+        if _passes_a_rule(self.tables.rules(schema.name), known, evolved.change):
+            return CopyAnew("the rules of the destination hold for other columns than before")
+        return None
+
+    def _run(self, state: TableState, schema: TableSchema, evolved: Followed) -> tuple[Run, TableState]:
         """The beginning of a run under another schema, and the table's state after it."""
-        detail = evolution.remember(state.detail, schema, facts)
-        delivery = self.tables.delivery(schema, detail)
+        delivery, change = self.tables.delivery(schema, evolved.detail), evolved.change
         if delivery.target != state.target:
             change = replace(change, target=state.target)
         changed = replace(
-            state, name=schema.name, target=delivery.target, version=schema.version, detail=detail
+            state,
+            name=schema.name,
+            target=delivery.target,
+            version=schema.version,
+            detail=evolved.detail,
         )
         return Run(delivery, (), change or None), changed
 
@@ -179,12 +202,19 @@ def _holds_unseen(part: Slice, seen: Visibility) -> bool:
     return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
 
 
-def _passes_a_mask(rules: DestinationTable, change: SchemaChange) -> bool:
-    """Whether a column comes under the rules, or leaves them, so that old rows would have other values. A new
-    one that `set` computes has been there all along, unless the rule is for many."""
+def _passes_a_rule(rules: DestinationTable, known: TableSchema, change: SchemaChange) -> bool:
+    """Whether old rows would come out of the rules with other values. A column comes under them, or leaves
+    them; or a name that they may read, in `set` or `where`, is that of another column now. A new column that
+    `set` computes has been there all along, unless the rule is for many."""
     renamed = {name for pair in change.renamed for name in pair}
-    added = {column.name for column, _ in change.added} if rules.for_many else set[str]()
-    return bool(added & rules.set.keys() or renamed & rules.hidden)
+    added = {column.name for column, _ in change.added}
+    given = added | {new for _, new in change.renamed}
+    reads = rules.where is not None or bool(rules.set)
+    return bool(
+        (rules.for_many and added & rules.set.keys())
+        or renamed & rules.hidden
+        or (reads and given.intersection(known.column_names))
+    )
 
 
 def _primary_key(state: TableState) -> tuple[str, ...]:

@@ -1,21 +1,29 @@
 """How a table came from one schema to another, so that a destination can follow.
 
-The stream only shows what a table looks like with its next row; which columns are the same ones is worked
-out with the catalog's numbers. Those are of now, and the row may be older. Where the answer is not certain,
-or where the rows themselves were rewritten, there is none: the table is copied anew, which is always right.
+The stream describes a row's columns by name and type, in the order of their numbers (`attnum`), and names
+come back: a column may get the name of one that was dropped. So columns are told apart by number alone. Which
+numbers the columns of a row had is worked out from what was certain last (`Facts.detail`) and from what the
+catalog says now, which may be newer than the row:
+
+- numbers are given in order and never again; a column that is there before and after was there in between;
+- a column whose row in the catalog is the same one as before (its mark) has had its name all the while;
+- so a row may have been written under some sets of numbers, and not under others (`numbers.py`).
+
+If there is exactly one such set for the row, and one for all rows that came since, the change is followed by
+number. Where there are several, or where the rows themselves were rewritten, there is no answer: the table is
+copied anew, which is always right.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.destinations.protocol import SchemaChange
-from penstock.model import ColumnType, TableSchema
+from penstock.destinations.schema_change import SchemaChange
+from penstock.model import ZERO, ColumnType, Lsn, ReplicaIdentity, TableSchema
 from penstock.pipeline.facts import Facts
-
-_WIDER = {"int2": ("int4", "int8"), "int4": ("int8",), "varchar": ("text",)}
+from penstock.pipeline.numbers import highest, possible
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,67 +33,132 @@ class CopyAnew:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What a destination has to do, and what is certain of the table once it has."""
+
+    change: SchemaChange
+    detail: dict[str, Any]
+
+
+UNCERTAIN = CopyAnew("which of its columns are which can no longer be told")
+
+
 def same(one: TableSchema, other: TableSchema) -> bool:
     """Whether two descriptions say the same, whatever their versions."""
     return (one.name, one.identity, one.columns) == (other.name, other.identity, other.columns)
 
 
+def is_newer(now: Facts, known: Mapping[str, Any]) -> bool:
+    """Whether the catalog was read later than all that is known of the table: a copy has looked for itself,
+    and an older look says nothing about it."""
+    return now.begun > (Lsn.parse(known["lsn"]) if "lsn" in known else ZERO)
+
+
 def follow(
     old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts | None
-) -> SchemaChange | CopyAnew:
-    """From `old`, of which the catalog's facts are `known` (`Facts.detail`), to `new`, with those of now."""
+) -> Followed | CopyAnew:
+    """From `old`, of which `known` is certain, to `new`, which a row has that came before `now` was read."""
     if _columns(old) == _columns(new):
-        return SchemaChange()
-    if _common(old, new) != _common(new, old):  # PostgreSQL keeps them in order: names were given to others
-        return CopyAnew("its columns changed names among each other")
-    gone = set(old.column_names) - set(new.column_names)
-    come = [column for column in new.columns if column.name not in old.column_names]
-    retyped = [c for c in new.columns if c.name in old.column_names and c.type != _type(old, c.name)]
-    if not come and not retyped:
-        return SchemaChange(dropped=tuple(column for column in old.column_names if column in gone))
+        return Followed(SchemaChange(), dict(known))
     if now is None:
         return CopyAnew("its columns changed and it is no longer published as it was")
-    if any(column.name not in now.numbers for column in (*come, *retyped)):
-        return CopyAnew("its columns changed again before the change could be followed")
-    return _with_numbers(old, new, known, now)
+    to = possible(new.column_names, known, now)
+    if to is None or not _is_settled(old, known, now):
+        return UNCERTAIN
+    change = _change(old, new, known, to, now)
+    if isinstance(change, CopyAnew):
+        return change
+    names = dict(zip(to, new.column_names, strict=True))
+    marks = {n: mark for n, mark in known.get("marks", {}).items() if now.marks.get(int(n)) == mark}
+    primary_key = [names.get(known["numbers"].get(name, 0)) for name in known["primary_key"]]
+    return Followed(
+        change,
+        {
+            **known,
+            "numbers": {name: number for number, name in names.items()},
+            "highest": max([highest(known), *to]),
+            "marks": {number: mark for number, mark in marks.items() if int(number) in names},
+            "files": dict(now.files),
+            "primary_key": primary_key if None not in primary_key else [],
+        },
+    )
 
 
-def _with_numbers(
-    old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts
+def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Followed | CopyAnew | None:
+    """From `old` to what the catalog says, where every change before it has been applied. None where nothing
+    is to be done and nothing to be remembered."""
+    certain = now.detail()
+    if same(old, now.schema) and all(known.get(key) == certain[key] for key in certain if key != "lsn"):
+        return None
+    if not _is_settled(old, known, now):
+        return UNCERTAIN
+    to = [now.numbers[name] for name in now.schema.column_names]
+    change = _change(old, now.schema, known, to, now)
+    if isinstance(change, CopyAnew):
+        return change
+    if _loses_its_key(old, known, now):
+        return CopyAnew("its primary key changed")
+    return Followed(change, {**known, **certain})
+
+
+def _is_settled(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:
+    """Whether all rows that look as the old ones did had the columns that are known, and no others."""
+    numbers = [known["numbers"].get(name) for name in old.column_names]
+    return possible(old.column_names, known, now) == numbers
+
+
+def _change(
+    old: TableSchema, new: TableSchema, known: Mapping[str, Any], to: Sequence[int], now: Facts
 ) -> SchemaChange | CopyAnew:
-    by_number = {number: name for name, number in known["numbers"].items() if name in old.column_names}
+    """From the old columns to the new ones, whose numbers are `to`."""
+    was = {known["numbers"][column.name]: column for column in old.columns}
+    names = {number: name for name, number in now.numbers.items()}
     renamed, added, retyped = [], [], []
-    kept = set()
-    for column in new.columns:
-        before = by_number.get(now.numbers.get(column.name, -1))
-        if before is None and column.name in old.column_names and column.name not in now.numbers:
-            before = column.name  # dropped by now: until then it was the same
+    for column, number in zip(new.columns, to, strict=True):
+        before = was.get(number)
         if before is None:
-            added.append((column, now.missing.get(column.name)))
+            if number not in names or _type(now.schema, names[number]) != column.type:
+                return CopyAnew("its columns changed again before the change could be followed")
+            added.append((column, now.missing.get(names[number])))
             continue
-        kept.add(before)
-        if before != column.name:
-            renamed.append((before, column.name))
-        if column.type != _type(old, before):
-            retyped.append(column)
-            if not _prints_alike(_type(old, before), column.type):
+        if before.name != column.name:
+            renamed.append((before.name, column.name))
+        if column.type != before.type:
+            if not _prints_alike(before.type, column.type):
                 return CopyAnew(f"the type of {column.name} changed")
-    if added and not retyped and _rewritten(known["files"], now.files):
+            retyped.append(column)
+    if _is_rewritten(known["files"], now.files) and (added or _is_touched(known, now)):
         return CopyAnew("its rows were rewritten")
     if added and retyped:
         return CopyAnew("columns were added and others changed their type")
-    dropped = tuple(name for name in old.column_names if name not in kept)
+    dropped = tuple(column.name for number, column in was.items() if number not in to)
     return SchemaChange(tuple(added), dropped, tuple(renamed), tuple(retyped))
 
 
-def replaced(known: Mapping[str, Any], now: Facts) -> list[str]:
-    """Columns that were dropped and made again under the same name: the stream cannot show that."""
-    numbers: Mapping[str, int] = known["numbers"]
-    return [name for name, number in now.numbers.items() if numbers.get(name, number) != number]
+def _is_rewritten(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
+    return any(now.get(oid, file) != file for oid, file in before.items())
 
 
-def _common(one: TableSchema, other: TableSchema) -> list[str]:
-    return [name for name in one.column_names if name in other.column_names]
+def _is_touched(known: Mapping[str, Any], now: Facts) -> bool:
+    """Whether a column that stayed may have been altered: a VACUUM FULL writes new files, too, but leaves the
+    columns alone."""
+    marks = known.get("marks")
+    numbers = set(known["numbers"].values())
+    return marks is not None and any(
+        marks.get(str(number)) != mark for number, mark in now.marks.items() if number in numbers
+    )
+
+
+def _loses_its_key(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:
+    """Whether rows were found by a primary key that is no more. Under identity full the stream does not tell
+    when it went, and two rows may have had one key since."""
+    before = [known["numbers"].get(name) for name in known["primary_key"]]
+    return (
+        old.identity is ReplicaIdentity.FULL
+        and bool(before)
+        and before != [now.numbers[name] for name in now.primary_key]
+    )
 
 
 def _columns(schema: TableSchema) -> list[tuple[str, ColumnType]]:
@@ -96,33 +169,18 @@ def _type(schema: TableSchema, name: str) -> ColumnType:
     return next(column.type for column in schema.columns if column.name == name)
 
 
-def _rewritten(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
-    return any(now.get(oid, file) != file for oid, file in before.items())
-
-
 def _prints_alike(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type prints the same under the new one: no row need be read again."""
+    """Whether every value of the old type prints the same under the new one, if rows were not rewritten."""
     before, after = old.base, new.base
     if before.name != after.name:
-        return after.name in _WIDER.get(before.name, ()) and after.modifier == -1
+        return (before.name, after.name) == ("varchar", "text")
     if before.name == "numeric":
-        return after.modifier == -1 or _wider_numeric(before.modifier, after.modifier)
+        return after.modifier == -1 or _is_wider_numeric(before.modifier, after.modifier)
     if before.name == "varchar":
         return after.modifier == -1 or 0 <= before.modifier <= after.modifier
     return before == after
 
 
-def _wider_numeric(old: int, new: int) -> bool:
+def _is_wider_numeric(old: int, new: int) -> bool:
     """`numeric(p, s)`: the same scale, at least as many digits."""
     return old >= 4 and (new - 4) & 0x7FF == (old - 4) & 0x7FF and new >= old
-
-
-def remember(known: Mapping[str, Any], new: TableSchema, now: Facts | None) -> dict[str, Any]:
-    """The facts to keep once `new` was followed. The files of now only if the catalog still says the same:
-    otherwise it has moved on, and what it did to the rows is still to be found out."""
-    if now is None:
-        return dict(known)
-    numbers = {name: now.numbers.get(name, known["numbers"].get(name, 0)) for name in new.column_names}
-    files = dict(now.files) if same(now.schema, new) else known["files"]
-    primary_key = [name for name in now.primary_key if name in new.column_names]
-    return {**known, "numbers": numbers, "files": files, "primary_key": primary_key}

@@ -34,12 +34,19 @@ class Facts:
     primary_key: tuple[str, ...]
     numbers: Mapping[str, int]
     """`attnum` of each published column."""
+    highest: int
+    """The highest `attnum` that any column ever had: numbers are given in order, and never again."""
+    marks: Mapping[int, str]
+    """By number: which transaction wrote the catalog's row of a column. The same mark later says that the
+    column kept name and type all the while."""
     missing: Mapping[str, str]
     """By column: what rows have that were there before the column was, where that is not NULL."""
     files: Mapping[str, int]
     """`relfilenode` of the table or of each leaf partition, by oid: another after a rewrite."""
     row_filter: str | None
     bytes: int
+    begun: Lsn
+    """Where the WAL was before the catalog was read: a schema that a change before it has is not missed."""
     lsn: Lsn
     """Where the WAL was afterwards: changes from there on may belong to another schema."""
     member: frozenset[str] = frozenset()
@@ -59,10 +66,13 @@ class Facts:
         """What to remember of the table, as JSON: to be compared with later."""
         return {
             "numbers": dict(self.numbers),
+            "highest": self.highest,
+            "marks": {str(number): mark for number, mark in self.marks.items()},
             "files": dict(self.files),
             "primary_key": list(self.primary_key),
             "member": sorted(self.member),
             "leaves": dict(self.leaves),
+            "lsn": str(self.lsn),
         }
 
 
@@ -109,6 +119,7 @@ def one_moment(connection: Connection) -> Iterator[None]:
 
 def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
     """The facts of a table of a publication, with its size."""
+    begun = wal_position(connection)
     with one_moment(connection):
         seen = outline.look(connection, name, only=table)
         mark = marks(seen, outline.shapes(connection, [table])).get(table)
@@ -116,7 +127,7 @@ def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
     if table not in found:
         return None
     size = catalog.sizes(connection, [table])
-    return replace(found[table], bytes=size.get(table, 0), lsn=wal_position(connection))
+    return replace(found[table], bytes=size.get(table, 0), begun=begun, lsn=wal_position(connection))
 
 
 def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -> dict[TableId, Facts]:
@@ -138,16 +149,19 @@ def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -
 
 
 def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, mark: Mark) -> Facts:
-    primary_key, numbers, missing = row
+    primary_key, numbers, missing, highest, marks = row
     names = set(schema.column_names)
     return Facts(
         schema=schema,
         primary_key=tuple(primary_key) if names.issuperset(primary_key) else (),
         numbers={name: number for name, number in numbers.items() if name in names},
+        highest=highest,
+        marks={number: marks[str(number)] for name, number in numbers.items() if name in names},
         missing={name: value for name, value in (missing or {}).items() if name in names},
         files=dict(mark.files),
         row_filter=row_filter,
         bytes=0,
+        begun=ZERO,
         lsn=ZERO,
         member=mark.member,
         leaves=dict(mark.leaves),
@@ -165,7 +179,10 @@ select c.oid,
        (select jsonb_object_agg(attname, attnum) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped),
        (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute
-         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing)
+         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing),
+       c.relnatts,
+       (select jsonb_object_agg(attnum, xmin::text) from pg_attribute
+         where attrelid = c.oid and attnum > 0 and not attisdropped)
   from pg_class c where c.oid = any (%s)
 """
 

@@ -37,6 +37,7 @@ class Look:
 
     def take(self, connection: Connection) -> Found:
         """Where the publication is ours it is brought in step first, and then looked at once more."""
+        begun = wal_position(connection)
         with one_moment(connection):
             selection = select(connection, self._source)
             in_step = selection.is_published(self._source)
@@ -49,7 +50,8 @@ class Look:
                 selection = select(connection, self._source)
                 found = self._described(connection, selection)
         lsn = wal_position(connection)  # after all that was read
-        self._known = {id: replace(table, lsn=lsn) for id, table in self._measured(connection, found).items()}
+        measured = self._measured(connection, found)
+        self._known = {id: replace(table, begun=begun, lsn=lsn) for id, table in measured.items()}
         ours = self._source.tables.is_ours  # a publication of all tables has them, too
         return Found(
             {id: table for id, table in self._known.items() if not ours(table.schema.name)},

@@ -26,14 +26,14 @@ from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
-from penstock.destinations.protocol import TableChanges, Target
+from penstock.destinations.protocol import Recorded, TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope, TargetTaken
 from penstock.model.phases import Phase
 from penstock.pipeline import gaps, history, went_back
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
-from penstock.pipeline.evolution import CopyAnew, replaced
+from penstock.pipeline.evolution import CopyAnew, is_newer
 from penstock.pipeline.facts import Facts, Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.look import Found
@@ -72,8 +72,6 @@ class Stream:
         self._told = 0.0
         self._aligned = False
         self._leaving: dict[TableId, Lsn] = {}
-        self._followed: dict[TableId, Lsn] = {}
-        """Up to where a table's schema was followed: older facts of the catalog say nothing new."""
         self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
         """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
         self._seen: Found | None = None
@@ -130,14 +128,25 @@ class Stream:
             if state.phase is Phase.DATA_SYNC:
                 self.tables.copy_anew(replace(state, phase=Phase.INIT), "the copy was interrupted")
             elif state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy:
-                self.tables.streams(replace(state, version=there.version), "it had been handed over")
+                self._take_up(state, there)
             elif state.phase.streams and self.target.remembers:
                 if there is None:
                     self.tables.copy_anew(state, "the destination does not know it any more")
-                elif there.error is not None:
-                    self.fail(replace(state, version=there.version), there.error, there.position)
                 else:
-                    self.tables.put(replace(state, version=there.version))
+                    self._take_up(state, there)
+
+    def _take_up(self, state: TableState, there: Recorded) -> None:
+        """A table that streams, or was handed over, with the schema that the destination has of it."""
+        facts = self.feed.found.tables.get(state.key.table)
+        after = self.changes.reconciled(state, there.version, facts)
+        if isinstance(after, CopyAnew):
+            self.copy_anew(state, after.why)
+        elif state.phase is Phase.FINISHED_COPY:
+            self.tables.streams(after, "it had been handed over")
+        elif there.error is not None:
+            self.fail(after, there.error, there.position)
+        else:
+            self.tables.put(after)
 
     def _find_gaps(self, there: Lsn | None) -> None:
         """The spool may be another one than before: somebody removed it, or the slot was lost. A table whose
@@ -206,7 +215,6 @@ class Stream:
                 self.fail(streaming[state.key.table], error, start)
             elif state != streaming[state.key.table]:
                 self.tables.put(state)
-                self._followed[state.key.table] = end
         self._advance(end, complete, rows)
         if self.reloads is not None:
             self.reloads.seen(markers)
@@ -382,18 +390,23 @@ class Stream:
     def _follow(self, state: TableState, reached: Lsn) -> None:
         """Follow what the catalog says where the stream has nothing to say, up to where it was read."""
         facts = self.feed.found.tables.get(state.key.table)
-        if facts is None or not self._followed.get(state.key.table, ZERO) <= facts.lsn <= reached:
+        if facts is None or facts.lsn > reached or not is_newer(facts, state.detail):
             return
         if self._agreed.get(state.key.table) == (facts.mark, state.version):
             return
         found = self.changes.described(state, facts, reached)
-        if found is None:
-            self._agreed[state.key.table] = (facts.mark, state.version)
-            return
         if isinstance(found, CopyAnew):
             self.copy_anew(state, found.why)
-            return
-        changes, after = found
+        elif isinstance(found, TableState):
+            self.tables.put(found)
+        elif found is None:
+            self._agreed[state.key.table] = (facts.mark, state.version)
+        else:
+            self._change_schema(state, *found, reached)
+
+    def _change_schema(
+        self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn
+    ) -> None:
         if after.target != state.target and self.places.owner(after.target, state.key.table) is not None:
             if not self.places.is_awaited(state):
                 self.copy_anew(state, "it has the name of another table, which does not make room")
@@ -411,14 +424,12 @@ class Stream:
             self._leaving.setdefault(table, found.lsn)
         for table in known.keys() & found.tables.keys():
             self._leaving.pop(table, None)
-            if known[table].phase.streams:
+            if known[table].phase.streams and is_newer(found.tables[table], known[table].detail):
                 self._compare(known[table], found.tables[table])
 
     def _compare(self, state: TableState, facts: Facts) -> None:
         """Copy a table anew to which something happened that the stream does not show."""
-        if columns := replaced(state.detail, facts):
-            self.copy_anew(state, f"columns were made anew: {', '.join(columns)}")
-        elif why := gaps.unseen(state.detail, facts):
+        if why := gaps.unseen(state.detail, facts):
             self.copy_anew(state, why)
         elif (detail := gaps.remember(state.detail, facts)) != state.detail:
             self.tables.put(replace(state, detail=detail))

@@ -23,7 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.config.models import DestinationTable
-from penstock.destinations.protocol import Delivery, Run, SchemaChange, TableChanges, TableCopy
+from penstock.destinations.protocol import Delivery, Run, TableChanges, TableCopy
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema, private
 from penstock.model.errors import PenstockError, to_dict
 from penstock.pipeline.analysis import CARRIED, Analysis, Transform, refusing

@@ -234,12 +234,12 @@ _FAMILY = """
 # Everything that `facts.py` reads of columns and indexes is in the mark.
 _SHAPES = """
     select c.oid::int8, a.columns, coalesce(i.identified, false), coalesce(i.deferrable, false),
-           concat(a.mark, '/', i.mark)
+           concat(c.relnatts, '/', a.mark, '/', i.mark)
     from pg_class c
     cross join lateral (
         select count(*) as columns,
                sum(hash_record_extended(row(a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
-                                            a.atthasmissing), 0)) as mark
+                                            a.atthasmissing, a.xmin::text), 0)) as mark
         from pg_attribute a
         where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
     ) a

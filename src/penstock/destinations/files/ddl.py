@@ -12,8 +12,8 @@ from datetime import datetime
 
 from psycopg import sql
 
-from penstock.destinations.protocol import SchemaChange
-from penstock.model import Column, TableName
+from penstock.destinations.schema_change import Add, Drop, Rename, Retype, SchemaChange, Step
+from penstock.model import Column, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.postgres.connection import Connection
 
@@ -41,19 +41,24 @@ def _comment(text: str) -> list[str]:
     return [f"-- {line}" for line in text.rstrip().splitlines()]
 
 
-def statements(connection: Connection, table: TableName, change: SchemaChange) -> tuple[str, ...]:
-    """What is to be done to follow a change of columns: first renamed, then dropped, added and retyped. The
+def statements(connection: Connection, table: TableSchema, change: SchemaChange) -> tuple[str, ...]:
+    """What is to be done to follow a change of columns, of which the table has come out as it is given. The
     connection is to the source, which knows what its types are called."""
-    name = _quoted(table.schema, table.name)
-    clauses = [f"rename column {_quoted(old)} to {_quoted(new)}" for old, new in change.renamed]
-    clauses += [f"drop column {_quoted(column)}" for column in change.dropped]
-    for column, missing in change.added:
-        default = f" default {sql.Literal(missing).as_string(None)}" if missing is not None else ""
-        clauses.append(f"add column {_quoted(column.name)} {_type(connection, column)}{default}")
-    clauses += [
-        f"alter column {_quoted(column.name)} type {_type(connection, column)}" for column in change.retyped
-    ]
-    return tuple(f"alter table {name} {clause};" for clause in clauses)
+    name, steps = _quoted(table.name.schema, table.name.name), change.steps(table.column_names)
+    return tuple(f"alter table {name} {_clause(connection, step)};" for step in steps)
+
+
+def _clause(connection: Connection, step: Step) -> str:
+    match step:
+        case Drop(name):
+            return f"drop column {_quoted(name)}"
+        case Rename(old, new):
+            return f"rename column {_quoted(old)} to {_quoted(new)}"
+        case Add(column, value):
+            default = f" default {sql.Literal(value).as_string(None)}" if value is not None else ""
+            return f"add column {_quoted(column.name)} {_type(connection, column)}{default}"
+        case Retype(column):
+            return f"alter column {_quoted(column.name)} type {_type(connection, column)}"
 
 
 def _quoted(*names: str) -> str:

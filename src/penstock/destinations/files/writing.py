@@ -131,7 +131,7 @@ class Writer:
             events = [event for event in recorded if event.table == run.delivery.id]
             told = ddl.Told(
                 tuple(events) if place == follows else (),
-                ddl.statements(connection, table, run.follow) if run.follow else (),
+                ddl.statements(connection, run.delivery.table, run.follow) if run.follow else (),
             )
             batch, folder = self.folder(books, connection, table)
             yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), told)

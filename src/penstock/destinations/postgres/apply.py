@@ -21,7 +21,8 @@ from penstock.destinations.postgres.fresh import Fresh
 from penstock.destinations.postgres.guarding import guard, unchanged
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.tables import with_equalities
-from penstock.destinations.protocol import Run, SchemaChange, TableChanges
+from penstock.destinations.protocol import Run, TableChanges
+from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
 from penstock.spark.net import Net, net_changes

@@ -3,11 +3,13 @@
 A table that we made becomes what the source's is. In one that the user made columns are added and renamed,
 but never dropped, and their types stay. Where several sources meet, each may have its own version for a
 while: then nothing is dropped either, and a renamed column is a new one that takes the old one's values over.
+So it is, too, where a column of a user's table gets the name of one that stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import replace
 
 from psycopg import sql
 
@@ -21,7 +23,7 @@ from penstock.destinations.postgres.guarding import (
 )
 from penstock.destinations.postgres.place import Place, comma
 from penstock.destinations.postgres.types import declared
-from penstock.destinations.protocol import SchemaChange
+from penstock.destinations.schema_change import Add, Drop, Rename, Retype, SchemaChange, Step
 from penstock.model import Column, TableName
 from penstock.model.errors import TargetTaken
 from penstock.postgres.connection import Connection
@@ -32,13 +34,12 @@ def follow(connection: Connection, place: Place, change: SchemaChange) -> None:
     guarded = guard(connection, place, _present(connection, change.target) or place.name)
     if change.target is not None and change.target != place.name:
         guarded = _move(connection, change.target, place) or guarded
-    for name in change.dropped:
-        _drop(connection, place, name)
-    _rename(connection, place, change.renamed)
-    for column, value in change.added:
-        _add(connection, place, column, value)
-    for column in change.retyped:
-        _retype(connection, place, column)
+    there = tables.columns_of(connection, place.name)
+    if place.source_column is not None or _meets_others(place, change, there):
+        _take_over(connection, place, change)
+    else:
+        for step in change.steps(there):
+            _take_step(connection, place, step)
     unchanged(connection, guarded, place)
 
 
@@ -151,66 +152,68 @@ def _drop(connection: Connection, place: Place, name: str) -> None:
         _alter(connection, place, sql.SQL("alter column {} drop not null").format(sql.Identifier(name)))
 
 
-def _rename(connection: Connection, place: Place, renamed: Iterable[tuple[str, str]]) -> None:
-    """Names may be swapped: so first to names that nobody has."""
-    found = tables.columns_of(connection, place.name)
-    pairs = [(old, new) for old, new in renamed if old in found]
-    if place.source_column is not None:
-        _take_over(connection, place, pairs)
+def _meets_others(place: Place, change: SchemaChange, there: Collection[str]) -> bool:
+    """Whether, in a user's table, a column is to have the name of one that is not ours to drop."""
+    freed = {old for old, _ in change.renamed}
+    return not place.ours and any(new in there and new not in freed for _, new in change.renamed)
+
+
+def _take_step(connection: Connection, place: Place, step: Step) -> None:
+    match step:
+        case Drop(name):
+            _drop(connection, place, name)
+        case Rename(old, new):
+            _rename(connection, place, old, new)
+        case Add(column, value):
+            _add(connection, place, column, value)
+        case Retype(column):
+            _retype(connection, place, column)
+
+
+def _rename(connection: Connection, place: Place, old: str, new: str) -> None:
+    if old not in tables.columns_of(connection, place.name):
         return
-    taken = {old for old, _ in pairs}
-    pairs = [(old, new) for old, new in pairs if new not in found or new in taken]
-    steps = [(old, f"penstock_{number}") for number, (old, _) in enumerate(pairs)]
-    steps += [(f"penstock_{number}", new) for number, (_, new) in enumerate(pairs)]
-    if not taken & {new for _, new in pairs}:
-        steps = pairs
-    for old, new in steps:
-        _alter(
-            connection,
-            place,
-            sql.SQL("rename column {} to {}").format(sql.Identifier(old), sql.Identifier(new)),
-        )
+    names = sql.Identifier(old), sql.Identifier(new)
+    _alter(connection, place, sql.SQL("rename column {} to {}").format(*names))
 
 
-def _take_over(connection: Connection, place: Place, pairs: list[tuple[str, str]]) -> None:
-    found = tables.columns_of(connection, place.name)
-    types = {column.name: column for column in place.delivery.table.columns}
+def _take_over(connection: Connection, place: Place, change: SchemaChange) -> None:
+    """No column is renamed: those of the new names take the values over, all at once, since names may be
+    swapped. Otherwise it is done in the same order."""
+    there = tables.columns_of(connection, place.name)
+    columns = {column.name: column for column in place.delivery.table.columns}
+    pairs = [(old, new) for old, new in change.renamed if old in there]
     for _, new in pairs:
-        if new not in found:
-            _add(connection, place, types[new], None)
-    news = {new for _, new in pairs}
-    for old, _ in pairs:
-        if old not in news:
-            _drop(connection, place, old)
+        if new not in there:
+            _add(connection, place, columns[new], None)
+    for name in {*change.dropped, *({old for old, _ in pairs} - {new for _, new in pairs})}:
+        _drop(connection, place, name)
     if pairs:
         _update(
             connection,
             place,
             [sql.SQL("{} = t.{}").format(sql.Identifier(new), sql.Identifier(old)) for old, new in pairs],
         )
+    for step in replace(change, dropped=(), renamed=()).steps():
+        _take_step(connection, place, step)
 
 
 def _add(connection: Connection, place: Place, column: Column, value: str | None) -> None:
-    """A new column; rows that are there have the value in it that they have at the source."""
+    """A new column; rows that are there have the value in it that they have at the source. It may be there:
+    as another source's, or from a column of that name which was not ours to drop."""
     name = sql.Identifier(column.name)
     there = column.name in tables.columns_of(connection, place.name)
+    type = declared(connection, column.type, place)
     if not there and (place.source_column is not None or value is None):
-        _alter(
-            connection,
-            place,
-            sql.SQL("add column {} {}").format(name, declared(connection, column.type, place)),
-        )
+        _alter(connection, place, sql.SQL("add column {} {}").format(name, type))
     if not there and place.source_column is None and value is not None:
-        _alter(
-            connection,
-            place,
-            sql.SQL("add column {} {} default {}").format(
-                name, declared(connection, column.type, place), sql.Literal(value)
-            ),
-        )
+        default = sql.SQL("add column {} {} default {}").format(name, type, sql.Literal(value))
+        _alter(connection, place, default)
         _alter(connection, place, sql.SQL("alter column {} drop default").format(name))
     elif value is not None:
         _update(connection, place, [sql.SQL("{} = {}").format(name, sql.Literal(value))])
+    elif there:
+        _update(connection, place, [sql.SQL("{} = null").format(name)], filled=name)
 
 
 def _retype(connection: Connection, place: Place, column: Column) -> None:
@@ -240,7 +243,11 @@ def _alter(connection: Connection, place: Place, change: sql.Composable) -> None
     connection.execute(sql.SQL("alter table {} {}").format(place.identifier, change))
 
 
-def _update(connection: Connection, place: Place, changes: list[sql.Composable]) -> None:
-    connection.execute(
-        sql.SQL("update {} t set {} where {}").format(place.identifier, comma(changes), place.own("t"))
-    )
+def _update(
+    connection: Connection, place: Place, changes: list[sql.Composable], filled: sql.Identifier | None = None
+) -> None:
+    """Of this source's rows all, or those that have something in the column `filled`."""
+    rows = place.own("t")
+    if filled is not None:
+        rows = sql.SQL("{} and num_nonnulls(t.{}) > 0").format(rows, filled)
+    connection.execute(sql.SQL("update {} t set {} where {}").format(place.identifier, comma(changes), rows))

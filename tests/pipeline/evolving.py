@@ -1,0 +1,286 @@
+"""A model of one table on its way: at the source by column numbers, at the destination by names.
+
+`Source` does to rows and catalog what PostgreSQL does. `Copy` is the destination with the pipeline's part of
+it: batches, looks at the catalog, copies, in the order in which a test has them happen. Positions are
+numbers that only grow, one for each transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count, groupby
+from typing import Any
+
+from penstock.destinations.schema_change import Add, Drop, Rename, SchemaChange
+from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.pipeline import evolution
+from penstock.pipeline.evolution import CopyAnew
+from penstock.pipeline.facts import Facts
+
+INT, VARCHAR, TEXT = ColumnType(23, "int4"), ColumnType(1043, "varchar"), ColumnType(25, "text")
+KEY = 1
+"""The number of the column that rows are found by."""
+NAMES = ("a", "b", "c")
+
+Values = dict[str, str | None]
+
+
+@dataclass
+class Attribute:
+    name: str
+    type: ColumnType
+    mark: int
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    commit: int
+    schema: TableSchema
+    row: tuple[str | None, ...]
+
+
+@dataclass
+class Source:
+    attributes: dict[int, Attribute] = field(default_factory=dict)
+    rows: dict[str, dict[int, str | None]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    highest: int = 0
+    file: int = 1
+    now: int = 1
+    values: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        for name, type in (("id", INT), ("a", TEXT), ("b", VARCHAR)):
+            self._create(name, type)
+        for key in ("1", "2"):
+            self.write(key)
+        self.commit()
+
+    def commit(self) -> None:
+        self.now += 1
+
+    def schema(self) -> TableSchema:
+        columns = (
+            Column(attribute.name, attribute.type, number == KEY)
+            for number, attribute in self.attributes.items()
+        )
+        name = TableName("public", "t")
+        return TableSchema(TableId(1), 0, name, ReplicaIdentity.DEFAULT, tuple(columns))
+
+    def facts(self, begun: int) -> Facts:
+        """As of now; `lsn` is for whoever takes longer to set later."""
+        return Facts(
+            schema=self.schema(),
+            primary_key=(self.attributes[KEY].name,),
+            numbers={attribute.name: number for number, attribute in self.attributes.items()},
+            highest=self.highest,
+            marks={number: str(attribute.mark) for number, attribute in self.attributes.items()},
+            missing={a.name: a.missing for a in self.attributes.values() if a.missing is not None},
+            files={"1": self.file},
+            row_filter=None,
+            bytes=0,
+            begun=Lsn(begun),
+            lsn=Lsn(self.now),
+        )
+
+    def contents(self) -> list[Values]:
+        named = {number: attribute.name for number, attribute in self.attributes.items()}
+        return [{named[number]: row[number] for number in named} for _, row in sorted(self.rows.items())]
+
+    # What can be done to it. A column is one of those that are no key, by its place among them.
+
+    def write(self, key: str) -> None:
+        """Insert a row, or update all of it."""
+        row: dict[int, str | None] = {number: f"{next(self.values)}" for number in self.attributes}
+        self.rows[key] = row | {KEY: key}
+        self.changes.append(Change(self.now, self.schema(), tuple(self.rows[key].values())))
+
+    def add(self, place: int, default: bool) -> None:
+        free = [name for name in NAMES if name not in self._names()]
+        if free:
+            self._create(free[place % len(free)], TEXT, f"default {next(self.values)}" if default else None)
+
+    def drop(self, place: int) -> None:
+        if number := self._pick(place):
+            del self.attributes[number]
+            for row in self.rows.values():
+                del row[number]
+
+    def rename(self, place: int, to: int) -> None:
+        free = [name for name in NAMES if name not in self._names()]
+        if free and (number := self._pick(place)):
+            self._touch(number, name=free[to % len(free)])
+
+    def rename_key(self) -> None:
+        self._touch(KEY, name="key" if self.attributes[KEY].name == "id" else "id")
+
+    def swap(self, place: int, other: int) -> None:
+        one, two = self._pick(place), self._pick(other)
+        if one and two and one != two:
+            names = self.attributes[one].name, self.attributes[two].name
+            self._touch(one, name=names[1])
+            self._touch(two, name=names[0])
+
+    def move_on(self, place: int) -> None:
+        """Drop a column and give its name to the next one."""
+        number, after = self._pick(place), self._pick(place + 1)
+        if number and after and number != after:
+            name = self.attributes[number].name
+            self.drop(place)
+            self._touch(after, name=name)
+
+    def make_again(self, place: int, default: bool) -> None:
+        """Drop a column and add one of its name."""
+        if number := self._pick(place):
+            before = self.attributes[number]
+            self.drop(place)
+            self._create(before.name, before.type, f"default {next(self.values)}" if default else None)
+
+    def retype(self, place: int) -> None:
+        """Rows stay as they are where that can be."""
+        if number := self._pick(place):
+            narrow = self.attributes[number].type == VARCHAR
+            self._touch(number, type=TEXT if narrow else VARCHAR)
+            if not narrow:
+                self._rewrite()
+
+    def compute(self, place: int) -> None:
+        """`alter column … type … using …`, of the same type."""
+        if number := self._pick(place):
+            self._touch(number)
+            for row in self.rows.values():
+                row[number] = f"{row[number]}!"
+            self._rewrite()
+
+    def vacuum(self) -> None:
+        self._rewrite()
+
+    def set_default(self, place: int) -> None:
+        if number := self._pick(place):
+            self._touch(number)
+
+    def _create(self, name: str, type: ColumnType, missing: str | None = None) -> None:
+        self.highest += 1
+        self.attributes[self.highest] = Attribute(name, type, self.now, missing)
+        for row in self.rows.values():
+            row[self.highest] = missing
+
+    def _touch(self, number: int, **how: Any) -> None:
+        self.attributes[number] = replace(self.attributes[number], mark=self.now, **how)
+
+    def _rewrite(self) -> None:
+        self.file += 1
+        for number, attribute in self.attributes.items():
+            if attribute.missing is not None:
+                self._touch(number, missing=None)
+
+    def _pick(self, place: int) -> int | None:
+        numbers = [number for number in self.attributes if number != KEY]
+        return numbers[place % len(numbers)] if numbers else None
+
+    def _names(self) -> set[str]:
+        return {attribute.name for attribute in self.attributes.values()}
+
+
+@dataclass
+class Copy:
+    """The destination, and where it stands."""
+
+    source: Source
+    seen: Facts = field(init=False)
+    """The last look at the catalog."""
+    copies: list[str] = field(default_factory=list)
+    """Why the table was copied, each time."""
+
+    def __post_init__(self) -> None:
+        self.look()
+        self.copy("first")
+
+    def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
+        """Read the catalog; something may happen before it is said where that was."""
+        facts = self.source.facts(self.source.now)
+        meanwhile()
+        self.seen = replace(facts, lsn=Lsn(self.source.now))
+
+    def copy(self, why: str) -> None:
+        """Under a snapshot of now, with a look of its own: the stream does not get to know of it."""
+        self.copies.append(why)
+        facts = self.source.facts(self.source.now)
+        self.schema, self.known = facts.schema, facts.detail()
+        self._note()
+        self.rows = {row[self.key] or "": row for row in self.source.contents()}
+        self.copied_at, self.position = self.source.now, min(getattr(self, "position", 1), self.source.now)
+
+    @property
+    def key(self) -> str:
+        return self.schema.columns[0].name
+
+    def batch(self, transactions: int | None = None) -> None:
+        """The next changes, of so many transactions or of all."""
+        end = self.source.now if transactions is None else min(self.position + transactions, self.source.now)
+        begun = self.position
+        self.position = end
+        self._note()
+        chosen = [c for c in self.source.changes if begun <= c.commit < end and c.commit >= self.copied_at]
+        for schema, changes in groupby(chosen, key=lambda change: change.schema):
+            if not evolution.same(self.schema, schema):
+                self.look()
+                evolved = evolution.follow(self.schema, schema, self.known, self.seen)
+                if isinstance(evolved, CopyAnew):
+                    self.copy(evolved.why)
+                    return
+                self._follow(schema, evolved)
+            for change in changes:
+                assert change.row[0] is not None
+                self.rows[change.row[0]] = dict(zip(schema.column_names, change.row, strict=True))
+
+    def settle(self) -> None:
+        """Follow what the catalog said, once the stream is past it."""
+        self._note()
+        pending = any(change.commit >= self.position for change in self.source.changes)
+        reached = self.position if pending else self.source.now
+        if self.seen.lsn.value > reached or not evolution.is_newer(self.seen, self.known):
+            return
+        evolved = evolution.look(self.schema, self.known, self.seen)
+        if isinstance(evolved, CopyAnew):
+            self.copy(evolved.why)
+        elif evolved is not None:
+            self._follow(self.seen.schema, evolved)
+
+    def restart(self) -> None:
+        """After a crash: the destination has what was done last, and nobody noted it."""
+        self.look()
+        schema = self.schema
+        self.schema, self.known = self.noted
+        if evolution.same(schema, self.schema):
+            return
+        evolved = evolution.follow(self.schema, schema, self.known, self.seen)
+        if isinstance(evolved, CopyAnew):
+            self.copy(evolved.why)
+        else:
+            self.schema, self.known = schema, evolved.detail
+            self._note()
+
+    def _note(self) -> None:
+        self.noted = self.schema, self.known
+
+    def _follow(self, schema: TableSchema, evolved: evolution.Followed) -> None:
+        for row in self.rows.values():
+            carry_out(evolved.change, row)
+            assert row.keys() == set(schema.column_names)
+        self.schema, self.known = schema, evolved.detail
+
+
+def carry_out(change: SchemaChange, row: Values) -> None:
+    for step in change.steps(row):
+        match step:
+            case Drop(name):
+                del row[name]
+            case Rename(old, new):
+                assert new not in row
+                row[new] = row.pop(old)
+            case Add(column, value):
+                assert column.name not in row
+                row[column.name] = value
