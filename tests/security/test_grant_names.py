@@ -168,3 +168,28 @@ def test_what_is_never_captured_is_not_chosen(database: Database, tmp_path: Path
         assert not TablesConfig().matches(TableName("penstock", "streams"))
     finally:
         database.execute('drop owned by "test nobody"', 'drop role "test nobody"')
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["when it runs", "now"])
+def test_a_table_whose_updates_would_fail_is_not_published(
+    database: Database, tmp_path: Path, asked: bool
+) -> None:
+    database.execute(
+        "create table kept (id int primary key)",
+        "create table deferred (id int primary key deferrable, x int); insert into deferred values (1, 1)",
+        "create table bare (x int)",
+        "create table parted (id int primary key deferrable) partition by range (id)",
+        "create table part partition of parted for values from (0) to (9)",
+        "drop role if exists grant_cdc",
+    )
+    replication = {"create_publication": False, "publication_name": "p"}
+    file = configuration(tmp_path, database, "postgres" if asked else "grant_cdc", replication=replication)
+    script = granted(file, "--role", "grant_cdc")
+    if asked:
+        assert "public.deferred is left out: it has no replica identity" in script
+    run_by_dba(database, script)
+    assert database.query("select tablename from pg_publication_tables") == [("kept",)]
+    database.execute("update deferred set x = 2")
+    run_by_dba(database, granted(file, "--role", "grant_cdc"))
+    assert database.query("select tablename from pg_publication_tables") == [("kept",)]
+    database.execute("drop owned by grant_cdc", "drop role grant_cdc")

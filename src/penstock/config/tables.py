@@ -47,8 +47,9 @@ class TablesConfig(BaseModel):
     exclude_schemas: tuple[str, ...] = Field(default=(), description="Schemas of which to capture no table")
     require_primary_key: bool = Field(
         default=True,
-        description="Leave out, by name, a table that has neither a key nor a replica identity; if false it "
-        "is published all the same, and PostgreSQL then refuses its updates and deletes",
+        description="Leave out, by name, a table that has neither a key (a deferrable one is none) nor a "
+        "replica identity; if false it is published all the same, and PostgreSQL then refuses its updates "
+        "and deletes",
     )
 
     _registries: frozenset[str] = PrivateAttr(frozenset())

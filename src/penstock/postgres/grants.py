@@ -16,6 +16,7 @@ from psycopg import sql
 from penstock.config import TablesConfig
 from penstock.config.tables import FORMER_HISTORY, HISTORY, SYSTEM_SCHEMAS, expressions
 from penstock.postgres import recorder
+from penstock.postgres.identity import is_identity
 from penstock.postgres.providers import Ways
 from penstock.postgres.script import Script
 
@@ -54,7 +55,13 @@ with matched as (
 )
 select n.nspname as schema, c.relname as name, c.oid in (select oid from captured) as captured,
        c.relrowsecurity as row_security, c.relforcerowsecurity as forced,
-       o.rolname as owner, o.rolsuper as of_superuser, s.rolname as schema_owner
+       o.rolname as owner, o.rolsuper as of_superuser, s.rolname as schema_owner,
+       not exists (
+           select from pg_class l
+           where (l.oid = c.oid or l.oid in (select t.relid from pg_partition_tree(c.oid) t))
+             and l.relkind = 'r' and l.relreplident <> 'f'
+             and not exists (select from pg_index i where i.indrelid = l.oid
+                             and {is_identity})) as identified
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 join pg_roles o on o.oid = c.relowner
@@ -112,13 +119,13 @@ select format('create publication %I for table %s%s with '
               {history}, 'insert, update, delete, truncate',
               case when current_setting('server_version_num')::int >= 180000
                    then ', publish_generated_columns = stored' else '' end)
-from chosen where captured
+from chosen where captured and identified
 having count(*) > 0 and not exists (select from pg_publication where pubname = {publication})""")
 
 _PUBLISH_MORE = sql.SQL("""\
 select format('alter publication %I add table only %I.%I', {publication}, schema, name)
 from chosen c
-where captured and exists (select from pg_publication where pubname = {publication})
+where captured and identified and exists (select from pg_publication where pubname = {publication})
   and not exists (
     select from pg_publication_tables p
     where p.pubname = {publication} and (
@@ -126,6 +133,11 @@ where captured and exists (select from pg_publication where pubname = {publicati
         or format('%I.%I', p.schemaname, p.tablename)::regclass in (
             select relid from pg_partition_tree(format('%I.%I', c.schema, c.name)::regclass))))
 order by schema, name""")
+
+_UNIDENTIFIED = sql.SQL("""\
+select format('%I.%I is left out: it has no replica identity (a deferrable key is none), and once it is '
+                  'published its updates and deletes fail', schema, name)
+from chosen where captured and not identified order by schema, name""")
 
 _PUBLISHED = sql.SQL("""\
 select format('%I is there%s.', pubname, case when puballtables then ', for all tables' else '' end)
@@ -152,7 +164,7 @@ from chosen where of_superuser order by schema, name""")
 
 def chosen(condition: sql.Composable) -> sql.Composable:
     """What the tables are, by a condition over `c`, the class, and `n`, its namespace."""
-    return _CHOSEN.format(condition=condition)
+    return _CHOSEN.format(condition=condition, is_identity=sql.SQL(is_identity("l")))
 
 
 def matched(selection: TablesConfig) -> sql.Composable:
@@ -275,6 +287,7 @@ def _published_by_dba(script: Script, needs: SourceNeeds) -> None:
     publication = sql.Literal(needs.publication)
     history = sql.Literal("" if needs.marker is None else f", only {HISTORY}")
     script.remark(_PUBLISHED.format(publication=publication))
+    script.remark(_UNIDENTIFIED)
     script.run(_PUBLICATION.format(publication=publication, history=history))
     script.run(_PUBLISH_MORE.format(publication=publication))
     if needs.marker is not None:

@@ -7,10 +7,12 @@ not (`RelationGetReplicaIndex` and `CheckCmdReplicaIdentity` in its sources).
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from penstock.model import ReplicaIdentity
 
 
-def is_identity(table: str) -> str:
+def is_identity(table: LiteralString) -> LiteralString:
     """SQL: whether the index `i` is what the replica identity of this row of `pg_class` is made of."""
     return f"""(i.indislive and i.indisvalid and i.indisunique and i.indimmediate and i.indpred is null
         and case {table}.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end)"""
