@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -30,13 +30,13 @@ from penstock.destinations.protocol import Recorded, TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope, TargetTaken
 from penstock.model.phases import Phase
-from penstock.pipeline import gaps, history, went_back
+from penstock.pipeline import history, went_back
+from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, is_newer
-from penstock.pipeline.facts import Facts, Mark
+from penstock.pipeline.facts import Mark
 from penstock.pipeline.feed import Feed
-from penstock.pipeline.look import Found
 from penstock.pipeline.places import Places
 from penstock.pipeline.reload import Reloads, reload_at_once
 from penstock.pipeline.rewind import is_gone
@@ -67,15 +67,13 @@ class Stream:
         self.places = Places(feed, self.tables)
         self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
         self.drive = Drive(config, feed, destination, store, self)
+        self.arrivals = Arrivals(self)
         self.reloads = Reloads.of(self)
         self.transforms: Transforms
         self._told = 0.0
         self._aligned = False
-        self._leaving: dict[TableId, Lsn] = {}
         self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
         """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
-        self._seen: Found | None = None
-        self._asked_for: set[TableId] = set()
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=feed.name, destination=destination.name
         )
@@ -107,7 +105,7 @@ class Stream:
         self._find_gaps(there)
         if self.target.remembers and there != self.position:
             self.target.begin(self.feed.name, self.position)
-        self._look_at_tables(self.feed.found)
+        self.arrivals.look(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
         self.drive.start(spark)
         return True
@@ -179,7 +177,7 @@ class Stream:
         told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
         markers, refused = history.markers(told, self.feed.marker)
         told = [event for event in told if event.comment is None]  # a comment changes no schema
-        self._take_in(found_parts.keys())
+        self.arrivals.take_in(found_parts.keys())
         if self.reloads is None:
             reload_at_once(self, markers)
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
@@ -287,16 +285,12 @@ class Stream:
     def settle(self) -> None:
         if not self._is_between_segments():
             return
-        if self.feed.found is not self._seen:
-            self._look_at_tables(self.feed.found)
+        self.arrivals.look(self.feed.found)
         if self.reloads is not None:
             self.reloads.settle()
         reached = self.reached()
         now = datetime.now(UTC)
-        for state in list(self.tables):
-            left = self._leaving.get(state.key.table)
-            if left is not None and left <= reached:
-                self._let_go(state)
+        self.arrivals.let_go(reached)
         for state in list(self.tables):
             if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
                 self._hand_over(state, reached)
@@ -412,45 +406,3 @@ class Stream:
                 self.copy_anew(state, "it has the name of another table, which does not make room")
             return
         self._catch_up(state, replace(changes, start=self.position), after, reached)
-
-    # Tables that come and go
-
-    def _look_at_tables(self, found: Found) -> None:
-        """Compare with the published tables: take in what is new, let go of what is gone."""
-        self._seen = found
-        known = {state.key.table: state for state in self.tables}
-        self._add(found, found.tables.keys() - known.keys())
-        for table in known.keys() - found.tables.keys():
-            self._leaving.setdefault(table, found.lsn)
-        for table in known.keys() & found.tables.keys():
-            self._leaving.pop(table, None)
-            if known[table].phase.streams and is_newer(found.tables[table], known[table].detail):
-                self._compare(known[table], found.tables[table])
-
-    def _compare(self, state: TableState, facts: Facts) -> None:
-        """Copy a table anew to which something happened that the stream does not show."""
-        if why := gaps.unseen(state.detail, facts):
-            self.copy_anew(state, why)
-        elif (detail := gaps.remember(state.detail, facts)) != state.detail:
-            self.tables.put(replace(state, detail=detail))
-
-    def _take_in(self, tables: Iterable[TableId]) -> None:
-        """Tables of which changes come before they were found: they may have been published just now, or
-        have left. Each is asked for once."""
-        unknown = {table for table in tables if self.tables.get(table) is None}
-        if not unknown - self._asked_for:
-            return
-        self._asked_for |= unknown
-        found = self.feed.discover()
-        self._add(found, unknown & found.tables.keys())
-
-    def _add(self, found: Found, tables: Iterable[TableId]) -> None:
-        fresh = self.feed.fresh
-        added = {table: self.tables.add(found.tables[table], fresh.get(table)).name for table in tables}
-        if added:
-            self.target.expect(self.feed.name, added)
-
-    def _let_go(self, state: TableState) -> None:
-        self.target.forget(self.feed.name, state.key.table)
-        self.tables.remove(state)
-        self._leaving.pop(state.key.table)

@@ -1,0 +1,76 @@
+"""Tables of a stream that come and go, and those to which something happened that the stream does not show.
+
+Each look at the published tables is compared with what is delivered. A table that is gone is let go when the
+stream has passed the look that missed it: until then changes of it may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.model import Lsn, TableId
+from penstock.pipeline import gaps
+from penstock.pipeline.evolution import is_newer
+from penstock.pipeline.facts import Facts
+from penstock.pipeline.look import Found
+from penstock.state.store import TableState
+
+if TYPE_CHECKING:
+    from penstock.pipeline.stream import Stream
+
+
+class Arrivals:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+        self._tables = stream.tables
+        self._seen: Found | None = None
+        self._leaving: dict[TableId, Lsn] = {}
+        self._asked_for: set[TableId] = set()
+
+    def look(self, found: Found) -> None:
+        """Compare with the published tables, if they were looked at anew."""
+        if found is self._seen:
+            return
+        self._seen = found
+        known = {state.key.table: state for state in self._tables}
+        self._add(found, found.tables.keys() - known.keys())
+        for table in known.keys() - found.tables.keys():
+            self._leaving.setdefault(table, found.lsn)
+        for table in known.keys() & found.tables.keys():
+            self._leaving.pop(table, None)
+            if known[table].phase.streams and is_newer(found.tables[table], known[table].detail):
+                self._compare(known[table], found.tables[table])
+
+    def _compare(self, state: TableState, facts: Facts) -> None:
+        """Copy a table anew to which something happened that the stream does not show."""
+        if why := gaps.unseen(state.detail, facts):
+            self._stream.copy_anew(state, why)
+        elif (detail := gaps.remember(state.detail, facts)) != state.detail:
+            self._tables.put(replace(state, detail=detail))
+
+    def take_in(self, tables: Iterable[TableId]) -> None:
+        """Tables of which changes come before they were found: they may have been published just now, or
+        have left. Each is asked for once."""
+        unknown = {table for table in tables if self._tables.get(table) is None}
+        if not unknown - self._asked_for:
+            return
+        self._asked_for |= unknown
+        found = self._stream.feed.discover()
+        self._add(found, unknown & found.tables.keys())
+
+    def _add(self, found: Found, tables: Iterable[TableId]) -> None:
+        feed = self._stream.feed
+        added = {table: self._tables.add(found.tables[table], feed.fresh.get(table)).name for table in tables}
+        if added:
+            self._stream.target.expect(feed.name, added)
+
+    def let_go(self, reached: Lsn) -> None:
+        """Of the tables that the stream has passed the end of."""
+        for state in list(self._tables):
+            left = self._leaving.get(state.key.table)
+            if left is not None and left <= reached:
+                self._stream.target.forget(self._stream.feed.name, state.key.table)
+                self._tables.remove(state)
+                del self._leaving[state.key.table]
