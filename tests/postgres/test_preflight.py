@@ -154,6 +154,11 @@ def test_tables_without_a_key_fail_by_name(shop: Database, tmp_path: Path) -> No
         "failure",
         "left out: public.Key less: it has no primary key and no replica identity",
     )
+    shop.execute("create table deferred (id int primary key deferrable)")
+    found = checks(shop.dsn, tmp_path)["replica identity"]
+    assert "public.deferred: its primary key is deferrable" in found.detail
+    assert "Make the key not deferrable" in found.remedy
+    shop.execute("drop table deferred")
     lenient = {"tables": {"require_primary_key": False}}
     assert outcomes(checks(shop.dsn, tmp_path, **lenient))["replica identity"] == "warning"
     with shop.connect() as writer:

@@ -189,7 +189,8 @@ class Stream:
             if found is not None:
                 chosen.append(found[0])
                 after.append(found[1])
-        chosen.sort(key=self._takes_anothers_place)
+        moved = {one.key.table for one in after if one.target != streaming[one.key.table].target}
+        chosen.sort(key=lambda one: one.delivery.id in moved and self._takes_anothers_place(one))
         failed: dict[TableId, PenstockError] = {}
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
         complete = self.feed.complete_through(end)
@@ -330,10 +331,11 @@ class Stream:
 
     def _hand_over(self, state: TableState, reached: Lsn) -> None:
         owner = self.places.owner(state.target, state.key.table)
-        if owner is not None:  # who stopped there, and has another name by now, does not keep it
-            if owner.phase is Phase.ERRORED and self.places.target_now(owner.key.table) != state.target:
-                self.copy_anew(owner, f"another table is called {owner.name} now")
-            return
+        if owner is not None:
+            now = self.places.target_now(owner.key.table)
+            if owner.phase is not Phase.ERRORED or now in (None, state.target):
+                return  # it moves away, or is let go
+            self.copy_anew(replace(owner, target=now), f"another table is called {owner.name} now")
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
             self.tables.copy_anew(state, changes.why)
