@@ -8,6 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.config import Config, load
+from penstock.config.models import default_slot_name
 from penstock.model.errors import ConfigError
 
 SMALLEST = """
@@ -201,7 +202,8 @@ retries: {}
         (SMALLEST + "  - {name: eu, dsn: host=x}\n", "shop.yml:6: sources[1].name: expected another name"),
         (SMALLEST + "  - {name: EU, dsn: host=x}\n", "shop.yml:6: sources[1].name: expected another name"),
         (
-            SMALLEST.replace("eu", "e_u") + "  - {name: e-u, dsn: 'postgresql://cdc@db/shop'}\n",
+            SMALLEST
+            + "  - {name: us, dsn: 'postgresql://cdc@db/shop', replication: {slot_name: penstock_shop_eu}}\n",
             "shop.yml:6: sources[1].replication.slot_name: expected a slot_name of its own",
         ),
         (
@@ -294,6 +296,14 @@ def test_a_default_slot_name_is_one_that_postgres_allows(
     found = load(written(tmp_path, text), {}).source().slot_name
     assert found.startswith(slot)
     assert len(found) <= 63
+
+
+def test_names_that_come_to_the_same_have_slots_of_their_own() -> None:
+    """Two pipelines on one server would otherwise take each other's changes."""
+    pairs = [("a", "b_c"), ("a_b", "c"), ("a.b", "c"), ("a-b", "c"), ("A_b", "c"), ("a_b", "C"), ("ä_b", "c")]
+    names = {default_slot_name(*pair) for pair in pairs}
+    assert len(names) == len(pairs)
+    assert default_slot_name("shop", "eu") == "penstock_shop_eu"
 
 
 def test_long_names_that_differ_at_the_end_keep_apart(tmp_path: Path) -> None:

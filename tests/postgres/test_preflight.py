@@ -12,14 +12,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock.capture.place import own
 from penstock.config import SourceConfig
 from penstock.embedded.postgres import PostgresServer
-from penstock.model import Lsn, Reached
+from penstock.model import Lsn, Reached, filesystem
+from penstock.model.errors import NotReady
 from penstock.postgres import preflight, publication, slot, timeline
 from penstock.postgres.connection import connect, replication_conninfo
 from penstock.postgres.preflight import Check
 from tests.bed import Database
-from tests.capture.running import eventually
+from tests.capture.running import eventually, spec_for
 
 Role = Callable[[str], str]
 
@@ -354,3 +356,24 @@ def test_a_failover_slot_that_standbys_need_not_have_is_warned_of(
     eventually(lambda: own_database.query("show synchronized_standby_slots") == [("standby",)])
     assert checks(own_database.dsn, tmp_path, **wanted)["failover"].outcome == "ok"
     assert "failover" not in checks(own_database.dsn, tmp_path)
+
+
+def test_a_two_phase_slot_fails(shop: Database, tmp_path: Path) -> None:
+    shop.query("select pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", slot_name(shop.dsn))
+    found = checks(shop.dsn, tmp_path)["slot"]
+    assert (found.outcome, "two_phase" in found.detail) == ("failure", True)
+
+
+def test_a_spool_on_a_network_file_system_fails(
+    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        f"1 0 0:1 / / rw - ext4 /dev/sda rw\n2 1 0:2 / {tmp_path} rw shared:1 - nfs4 host:/x rw\n"
+    )
+    monkeypatch.setattr(filesystem, "MOUNTS", mounts)
+    found = checks(shop.dsn, tmp_path)["spool"]
+    assert found.outcome == "failure"
+    assert "network file system (nfs4)" in found.detail
+    with pytest.raises(NotReady, match="network file system"):
+        own(spec_for(shop, tmp_path / "spool"))

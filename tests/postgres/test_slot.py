@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import AccessDenied, NotReady, PenstockError, SlotInUse, SlotLost
@@ -129,6 +131,31 @@ def test_a_slot_of_another_database_or_plugin_is_refused(database: Database, con
     ):
         with pytest.raises(SlotLost, match=reason):
             slot.check_usable(wrong, ZERO)
+
+
+def test_a_two_phase_slot_is_refused_as_such(database: Database, connection: Connection) -> None:
+    connection.execute(
+        "select pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", (name_for(database),)
+    )
+    state = slot.describe(connection, name_for(database))
+    with pytest.raises(NotReady, match="two_phase") as told:
+        slot.check_usable(state, ZERO)
+    assert "choose another slot_name" in str(told.value)
+
+
+def test_a_slot_is_made_though_the_roles_statements_may_take_no_time(database: Database) -> None:
+    """It waits for the transactions that run: as long as they do."""
+    limits = "-c statement_timeout=300 -c lock_timeout=300"
+    with (
+        connect(make_conninfo(database.dsn, options=limits)) as connection,
+        database.connect() as writer,
+    ):
+        writer.execute("begin")
+        writer.execute("create table long (id int)")
+        ending = threading.Timer(1.5, lambda: writer.execute("commit"))
+        ending.start()
+        slot.create(connection, name_for(database))
+        ending.join()
 
 
 def test_a_physical_slot_is_refused(database: Database, connection: Connection) -> None:

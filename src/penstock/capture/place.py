@@ -16,8 +16,8 @@ from pathlib import Path
 import psycopg
 
 from penstock.capture.spec import CaptureSpec
-from penstock.model import private
-from penstock.model.errors import PenstockError, SpoolInUse, WrongSpool
+from penstock.model import filesystem, private
+from penstock.model.errors import NotReady, PenstockError, SpoolInUse, WrongSpool
 from penstock.postgres import timeline
 from penstock.postgres.connection import explain, replication_conninfo
 from penstock.spool import manifest, room
@@ -51,6 +51,7 @@ def find(spec: CaptureSpec) -> Path:
 
 def own(spec: CaptureSpec) -> None:
     """Make the spool's folder, or take it over from an earlier version; raises what speaks against that."""
+    refuse_network(spec.spool)
     try:
         with room.explained(spec.spool):
             _own(spec)
@@ -70,6 +71,16 @@ def _own(spec: CaptureSpec) -> None:
         _refuse_another(spec.spool.parent)
         private.folder(spec.spool.parent)
     private.folder(spec.spool)
+
+
+def refuse_network(spool: Path) -> None:
+    kind = filesystem.network(spool)
+    if kind is not None:
+        raise NotReady(
+            f"the spool would be on a network file system ({kind}), where its manifest can be corrupted",
+            file=spool,
+            remedy=filesystem.REMEDY,
+        )
 
 
 def refuse_if_captured(spool: Path) -> None:

@@ -92,6 +92,7 @@ class Receiver:
 
     def create_temporary_slot(self, slot: str) -> Lsn:
         """A slot that ends with this connection; returns where it starts."""
+        self._query(b"set lock_timeout to 0", pq.ExecStatus.COMMAND_OK)  # it waits for transactions
         made = self._query(f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput'.encode())
         return Lsn.parse((made.get_value(0, 1) or b"").decode())
 

@@ -63,7 +63,9 @@ class Section(BaseModel):
 
 class ReplicationConfig(Section):
     slot_name: Annotated[str, AfterValidator(_slot_name)] | None = Field(
-        default=None, description="The replication slot. Default: `penstock_<pipeline>_<source>`"
+        default=None,
+        description="The replication slot. Default: `penstock_<pipeline>_<source>`, with a checksum of the "
+        "two behind it if they have more in them than small letters and digits",
     )
     publication_name: Annotated[str, Field(min_length=1, max_length=63)] | None = Field(
         default=None, description="The publication. Default: the slot's name"
@@ -385,8 +387,9 @@ class Config(Section):
 
 
 def default_slot_name(pipeline: str, source: str) -> str:
-    """`penstock_<pipeline>_<source>` in what PostgreSQL allows; a name cut short keeps itself apart."""
+    """`penstock_<pipeline>_<source>` in what PostgreSQL allows. Where other names would come to the same, or
+    to too much, a checksum of the two parts them: `a` and `b_c` from `a_b` and `c`, `a.b` from `a-b`."""
     wanted = re.sub(r"[^a-z0-9_]", "_", f"penstock_{pipeline}_{source}".lower())
-    if len(wanted) <= 63:
+    if re.fullmatch(r"[a-z0-9]+/[a-z0-9]+", f"{pipeline}/{source}") and len(wanted) <= 63:
         return wanted
     return f"{wanted[:54]}_{hashlib.sha256(f'{pipeline}/{source}'.encode()).hexdigest()[:8]}"

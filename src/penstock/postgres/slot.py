@@ -19,6 +19,14 @@ from penstock.model.errors import NotPromoted, NotReady, SlotLost
 from penstock.postgres.connection import Connection, explain
 
 PLUGIN = "pgoutput"
+TWO_PHASE = "the slot was made with two_phase: it sends transactions when they are prepared"
+ONE_PHASE = "Drop it and let Penstock make its own, or choose another slot_name"
+
+# Of these a server has what its version knows.
+_WITHOUT_LIMITS = """
+    select set_config(name, '0', false) from pg_settings
+    where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +99,15 @@ def describe(connection: Connection, name: str) -> SlotState | None:
 
 
 def create(connection: Connection, name: str, *, failover: bool = False, temporary: bool = False) -> Lsn:
-    """Make the slot; the position from which it has everything. It waits for running transactions."""
+    """Make the slot; the position from which it has everything. It waits for running transactions, however
+    long the role's statements may take elsewhere."""
     if failover and connection.info.server_version < 170000:
         raise NotReady("failover slots need PostgreSQL 17", slot=name, remedy="Set failover: false")
     statement = sql.SQL(
         "select lsn::text from pg_create_logical_replication_slot(%s, %s, temporary => %s{})"
     ).format(sql.SQL(", failover => true" if failover else ""))
     try:
+        connection.execute(_WITHOUT_LIMITS)
         row = connection.execute(statement, (name, PLUGIN, temporary)).fetchone()
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         raise NotReady(explain(error).reason, slot=name) from None
@@ -136,9 +146,12 @@ def refuse_unpromoted(connection: Connection, state: SlotState | None) -> None:
 
 
 def check_usable(state: SlotState | None, position: Lsn) -> None:
-    """Raise `SlotLost` unless the slot still has every change from `position` on (0/0: from wherever)."""
+    """Raise `SlotLost` unless the slot still has every change from `position` on (0/0: from wherever), and
+    `NotReady` if it is one that we cannot read."""
     if state is None:
         raise SlotLost("the slot does not exist", position=position or None)
+    if state.two_phase:
+        raise NotReady(TWO_PHASE, slot=state.name, remedy=ONE_PHASE)
     reason = loss(state, position)
     if reason:
         raise SlotLost(reason, slot=state.name)

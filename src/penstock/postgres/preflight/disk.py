@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+from penstock.model import filesystem
 from penstock.postgres.preflight.check import (
     Check,
     CheckFunction,
@@ -26,6 +27,10 @@ def spool(now: Situation) -> Check:
         return failure(
             "spool", f"{existing} cannot be written to", "Correct spool.path, or the folder's owner"
         )
+    kind = filesystem.network(folder)
+    if kind is not None:
+        detail = f"{folder} is on a network file system ({kind}), where the manifest can be corrupted"
+        return failure("spool", detail, filesystem.REMEDY)
     free = shutil.disk_usage(existing).free
     kept = int(now.setting("max_slot_wal_keep_size")) << 20
     detail = f"{size(free)} free at {folder}"

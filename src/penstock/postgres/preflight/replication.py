@@ -125,6 +125,8 @@ def slot(now: Situation) -> Check:
     if lost:
         return _lost(now, f"{name}: {lost}")
     assert found is not None
+    if found.two_phase:
+        return failure("slot", f"{name}: {slots.TWO_PHASE}", slots.ONE_PHASE)
     detail = f"{name}, {size(found.behind)} behind, keeps {size(found.retained)} of WAL"
     if found.wal_status == "unreserved" or (found.safe_wal_size is not None and found.safe_wal_size < 0):
         return warning("slot", f"{detail}, about to be lost", "Start the pipeline at once")
