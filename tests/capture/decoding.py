@@ -23,7 +23,7 @@ class Versions:
     def __init__(self) -> None:
         self.known: dict[int, list[TableSchema]] = {}
 
-    def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema:  # noqa: ARG002
+    def resolve(self, relation: RelationMessage, xid: int) -> TableSchema:  # noqa: ARG002
         versions = self.known.setdefault(relation.table_id, [])
         columns = tuple(
             Column(c.name, ColumnType(c.type_oid, "text", c.modifier), c.key) for c in relation.columns

@@ -53,8 +53,8 @@ def warm_up() -> None:
     """Load the kernels (on a new machine: compile them, in some ten seconds) before the stream begins."""
 
     class NoTables:
-        def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema:
-            raise AssertionError(relation, lsn)
+        def resolve(self, relation: RelationMessage, xid: int) -> TableSchema:
+            raise AssertionError(relation, xid)
 
     header = b"w" + struct.pack("!qqq", 1, 1, 0)
     message = header + b"M" + struct.pack("!bq", 0, 1) + b"\0" + struct.pack("!i", 0)
@@ -190,7 +190,8 @@ class _Changes:
         reader = message.reader(streamed=self._prefix > 0)
         match message.kind:
             case "R":
-                self._relations.describe(messages.relation(reader), message.lsn)
+                xid = int(self._transaction[kernels.XID])
+                self._relations.describe(messages.relation(reader), message.lsn, xid)
             case "Y":
                 messages.data_type(reader)
             case "O" if not self._prefix:

@@ -223,11 +223,11 @@ class Capture:
         ):
             schemas = SpoolSchemas(writer, types)
             for relation in published(connection, self._spec.publication):
-                schemas.resolve(relation, writer.recorded)
+                schemas.resolve(relation)
         writer.record_schemas()
 
     def _pump(self, receiver: Receiver, writer: SpoolWriter) -> None:
-        with closing(TypeCatalog(lambda: connect(self._spec.conninfo))) as types:
+        with closing(TypeCatalog(lambda: connect(self._spec.conninfo), self._stop)) as types:
             worker = Worker(self._spec, writer, types, self._report)
             heartbeat = Heartbeat(self._spec.conninfo, self._spec.heartbeat)
             worker.start()

@@ -195,7 +195,8 @@ class _Changes:
             case "C" if not self._streamed:
                 return self._commit(reader)
             case "R":
-                schema = self.relations.describe(messages.relation(reader), data.lsn)
+                xid = self.transaction.xid if self.transaction else 0
+                schema = self.relations.describe(messages.relation(reader), data.lsn, xid)
                 commit_lsn = self.transaction.commit_lsn if self.transaction else data.lsn
                 return Relation(data.lsn, commit_lsn, schema)
             case "T":

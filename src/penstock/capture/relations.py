@@ -35,8 +35,8 @@ class Relations:
         self.lookup: npt.NDArray[np.int64] = np.empty((3, 0), np.int64)
         """Table ids in order, their schema versions, their numbers of columns."""
 
-    def describe(self, message: RelationMessage, lsn: Lsn) -> TableSchema:
-        schema = self._schemas.resolve(message, lsn)
+    def describe(self, message: RelationMessage, lsn: Lsn, xid: int) -> TableSchema:
+        schema = self._schemas.resolve(message, xid)
         if self._arrivals is not None:
             arrival = self._arrivals.get((message.table_id, lsn), 0)
         else:

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from penstock.capture.messages import RelationColumn, RelationMessage
-from penstock.model import Column, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.model import Column, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.errors import TableBusy
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection
@@ -32,24 +32,28 @@ class SpoolSchemas:
         self._types = types
         self._newest = {table: schema for (table, _), schema in sorted(writer.manifest.schemas().items())}
 
-    def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema:  # noqa: ARG002
+    def resolve(self, relation: RelationMessage, xid: int = 0) -> TableSchema:
+        """`xid` is the transaction whose rows it describes: 0 for the catalog's own."""
         known = self._newest.get(TableId(relation.table_id))
-        if known is not None and _describes(relation, known):
+        describes = known is not None and _describes(relation, known)
+        if known is not None and describes and not known.has_unknown_types:
             return known
-        schema = schema_of(relation, known.version + 1 if known else 1, self._types)
+        schema = schema_of(relation, known.version + 1 if known else 1, self._types, xid)
+        if known is not None and describes and schema.columns == known.columns:
+            return known
         self._newest[schema.id] = schema
         self._writer.learn(schema)
         return schema
 
 
-def schema_of(relation: RelationMessage, version: int, types: TypeCatalog) -> TableSchema:
+def schema_of(relation: RelationMessage, version: int, types: TypeCatalog, xid: int = 0) -> TableSchema:
     return TableSchema(
         id=TableId(relation.table_id),
         version=version,
         name=TableName(relation.schema, relation.name),
         identity=ReplicaIdentity(relation.identity),
         columns=tuple(
-            Column(column.name, types.resolve(column.type_oid, column.modifier), column.key)
+            Column(column.name, types.resolve(column.type_oid, column.modifier, xid), column.key)
             for column in relation.columns
         ),
     )

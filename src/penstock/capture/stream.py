@@ -88,9 +88,10 @@ Step = Rows | Block | StreamAbort | StreamCommit
 
 
 class Schemas(Protocol):
-    """Where a decoder asks which version of a schema a relation message describes."""
+    """Where a decoder asks which version of a schema a relation message describes, that came in the
+    transaction `xid`."""
 
-    def resolve(self, relation: RelationMessage, lsn: Lsn) -> TableSchema: ...
+    def resolve(self, relation: RelationMessage, xid: int) -> TableSchema: ...
 
 
 class Decoder(Protocol):

@@ -135,6 +135,11 @@ class TableSchema:
         return tuple(column.name for column in self.columns)
 
     @property
+    def has_unknown_types(self) -> bool:
+        """Whether a type was not in the catalog when it was looked for."""
+        return any(column.type.kind is TypeKind.UNKNOWN for column in self.columns)
+
+    @property
     def key(self) -> tuple[int, ...]:
         """The places of the columns that identify a row. Under identity full every column does."""
         return tuple(place for place, column in enumerate(self.columns) if column.key)

@@ -9,11 +9,15 @@ may go silent, and who asks it then waits.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
+from typing import Any, LiteralString
 
 import psycopg
 
 from penstock.model import ColumnType, TypeKind
+from penstock.model.errors import ConnectionFailed
 from penstock.postgres.connection import Connection, explain
 
 _KINDS = {
@@ -49,22 +53,40 @@ _LOOK_UP = """
     order by chain.place
 """
 
+# The stream tells 32 bits of a transaction's number; it is the one of these that is nearest to the newest.
+_IS_VISIBLE = """
+    select pg_is_in_recovery() or pg_visible_in_snapshot(
+        (newest - (((newest - %(xid)s + 2147483648) & 4294967295) - 2147483648))::text::xid8, snapshot)
+    from (select pg_snapshot_xmax(snapshot)::text::int8 as newest, snapshot
+          from (select pg_current_snapshot() as snapshot) now) counted
+"""
+
+VISIBLE_WITHIN = 60.0
+"""Seconds: how long a transaction that has committed is waited for."""
+VISIBLE_POLL = 0.05
+
 Row = tuple[int, str, str, int, bool]
 
 
 class TypeCatalog:
-    def __init__(self, connect: Callable[[], Connection]) -> None:
+    def __init__(self, connect: Callable[[], Connection], stop: threading.Event | None = None) -> None:
+        """`stop` ends its waiting for a transaction."""
         self._connect = connect
+        self._stop = stop or threading.Event()
         self._connection: Connection | None = None
         self._known: dict[tuple[int, int], ColumnType] = {}
 
-    def resolve(self, oid: int, modifier: int = -1) -> ColumnType:
+    def resolve(self, oid: int, modifier: int = -1, xid: int = 0) -> ColumnType:
         """The type, down to its base; a type that was dropped since, or is too deep a nest of domains, is
-        `unknown`, and its values text."""
+        `unknown`, and its values text. One that the transaction `xid` made is waited for: the stream has
+        transactions that synchronous replication lets nobody see yet."""
         known = self._known.get((oid, modifier))
         if known is not None:
             return known
         rows = self._look_up(oid)
+        if not rows and xid:
+            self._wait_until_visible(xid)
+            rows = self._look_up(oid)
         if not rows:
             return ColumnType(oid, "unknown", modifier, TypeKind.UNKNOWN)
         if len(rows) > DEPTH:
@@ -79,20 +101,31 @@ class TypeCatalog:
         assert found is not None
         return self._known.setdefault((oid, modifier), found)
 
+    def _wait_until_visible(self, xid: int) -> None:
+        """Not without end: it could be our own feedback that the transaction waits for."""
+        until = time.monotonic() + VISIBLE_WITHIN
+        while self._ask(_IS_VISIBLE, {"xid": xid})[0] != (True,) and time.monotonic() < until:
+            if self._stop.wait(VISIBLE_POLL):
+                reason = f"transaction {xid}, which made a type, is not visible yet"
+                raise ConnectionFailed(reason, remedy="Nothing is lost: it goes on from there")
+
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _look_up(self, oid: int) -> list[Row]:
+        rows = self._ask(_LOOK_UP, {"oid": oid, "depth": DEPTH})
+        return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+
+    def _ask(self, query: LiteralString, values: dict[str, int]) -> list[tuple[Any, ...]]:
         fresh = self._connection is None
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            rows = self._connection.execute(_LOOK_UP, {"oid": oid, "depth": DEPTH}).fetchall()
+            return self._connection.execute(query, values).fetchall()
         except psycopg.OperationalError as error:
             self.close()
             if fresh:
                 raise explain(error) from None
-            return self._look_up(oid)
-        return [(row[0], row[1], row[2], row[3], row[4]) for row in rows]
+            return self._ask(query, values)
