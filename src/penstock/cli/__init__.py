@@ -12,6 +12,7 @@ import typer
 
 from penstock import __version__
 from penstock.cli.check import check
+from penstock.cli.consumers import consumers
 from penstock.cli.demo import demo
 from penstock.cli.grant import grant
 from penstock.cli.reload import reload
@@ -36,6 +37,7 @@ app.command()(run)
 app.command()(status)
 app.command()(reload)
 app.command()(retry)
+app.command()(consumers)
 app.command()(snowflake)
 app.command()(tail)
 app.command()(teardown)

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from penstock.cli.consumers import sentence, size
+
 if TYPE_CHECKING:
     from penstock.config import Config
 
@@ -90,13 +92,16 @@ def _show_source(console: Console, source: dict[str, Any]) -> None:
         return
     console.print(
         f"source {source['name']}: slot {source['slot']} {source['slot_state']}, "
-        f"{_size(source['behind_bytes'])} behind, {_size(source['retained_bytes'])} of WAL kept; "
-        f"capture {capture['state']}, {_size(capture['spooled_bytes'])} in the spool"
+        f"{size(source['behind_bytes'])} behind, {size(source['retained_bytes'])} of WAL kept; "
+        f"capture {capture['state']}, {size(capture['spooled_bytes'])} in the spool"
     )
     if capture["error"]:
         console.print(f"  [red]{_sentence(capture['error'])}[/]")
     for table in source["left_out"]:
         console.print(f"  [yellow]{table['table']} is left out: {table['reason']}[/]")
+    for consumer in source["consumers"]:
+        if consumer["kind"] != "table":  # of those the tables themselves tell
+            console.print(f"  {sentence(consumer)}")
 
 
 def _show_destination(console: Console, destination: dict[str, Any]) -> None:
@@ -104,7 +109,7 @@ def _show_destination(console: Console, destination: dict[str, Any]) -> None:
         seconds = stream["lag_seconds"]
         console.print(
             f"destination {destination['name']} from {stream['source']}: "
-            + (f"{_size(stream['lag_bytes'])} behind, " if stream["lag_bytes"] is not None else "")
+            + (f"{size(stream['lag_bytes'])} behind, " if stream["lag_bytes"] is not None else "")
             + (f"complete through {stream['complete_through']} ({seconds} s ago), " if seconds else "")
             + f"{stream['rows']:,} changes in {stream['batches']:,} batches"
         )
@@ -130,7 +135,7 @@ def _show_destination(console: Console, destination: dict[str, Any]) -> None:
 
 def _copying(copy: dict[str, Any]) -> str:
     left = f", {copy['seconds_left']:.0f} s left" if copy["seconds_left"] is not None else ""
-    return f"{_size(copy['bytes'])} of {_size(copy['total_bytes'])}{left}"
+    return f"{size(copy['bytes'])} of {size(copy['total_bytes'])}{left}"
 
 
 def _sentence(error: dict[str, Any]) -> str:
@@ -138,13 +143,3 @@ def _sentence(error: dict[str, Any]) -> str:
     remedy = error["remedy"]
     stop = "." if remedy and not remedy.endswith((".", "?", "!")) else ""
     return f"{error['reason']}{f' ({place})' if place else ''}. {remedy}{stop}"
-
-
-def _size(count: int | None) -> str:
-    if count is None:
-        return "?"
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count = count / 1000  # type: ignore[assignment]
-    return ""

@@ -154,6 +154,10 @@ class UnknownTable(PenstockError):
     """No such table among those captured."""
 
 
+class UnknownConsumer(PenstockError):
+    """No such reader of the spool, or none that may be forgotten."""
+
+
 class ReadDenied(AccessDenied):
     """The role may not read a table, or not all of its rows."""
 
@@ -318,6 +322,7 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.TABLE, True, "Load the stream and start the query again: it goes on from its checkpoint"
     ),
     UnknownTable: Policy(Scope.TABLE, False, "Check the name (schema.table) and the publication"),
+    UnknownConsumer: Policy(Scope.RUN, False, "`penstock consumers CONFIG` lists them"),
     ReadDenied: Policy(
         Scope.TABLE,
         False,

@@ -23,6 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import TypeVar
 
@@ -35,12 +36,12 @@ from penstock.capture.place import own, refuse_if_captured
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
-from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, TableBusy
+from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
 from penstock.pipeline import facts
 from penstock.pipeline.look import Found, Look
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
-from penstock.spool import manifest
+from penstock.spool import consumers, manifest
 from penstock.spool.manifest import Manifest
 
 Answer = TypeVar("Answer")
@@ -112,6 +113,20 @@ class Feed:
             self._end_capture()
             if not self._is_to_be_replaced(error):
                 raise
+        self._forget_removed()
+
+    def _forget_removed(self) -> None:
+        """Destinations that are not in the configuration any more: for them the spool, and with it the slot,
+        would keep everything for ever. One that comes back under its name is copied anew."""
+        if not self.readable:
+            return
+        try:
+            with closing(self.open()) as opened:
+                gone = consumers.configure(opened, self.spec.consumers)
+        except SpoolFull:  # the next start does
+            return
+        for name in gone:
+            self._log.warning("consumer forgotten: it is no destination of the configuration", consumer=name)
 
     def record_ddl(self) -> None:
         """Have the source record schema changes, where that is wanted and may be. Called when all the rest of

@@ -17,8 +17,9 @@ from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
 from penstock.config.models import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, SpoolFull
 from penstock.model.phases import Phase
+from penstock.pipeline import consumers
 from penstock.pipeline.facts import wal_position
 from penstock.postgres import selection, slot
 from penstock.postgres.connection import connect, explain
@@ -57,6 +58,7 @@ def _source(config: Config, source: SourceConfig) -> Document:
         "behind_bytes": None,
         "left_out": [],
         "capture": _capture(spec.spool),
+        "consumers": _consumers(config, source),
     }
     try:
         with connect(spec.conninfo) as connection:
@@ -80,19 +82,30 @@ def _source(config: Config, source: SourceConfig) -> Document:
 def _capture(spool: Any) -> Document:
     told = capture_state.read(spool)
     pid = captured_by(spool)
-    position = manifest.position(spool)
     found: Document = {
         "state": told.get("state") if pid else "stopped",
         "pid": pid,
-        "position": str(position) if position else None,
+        "position": None,
         "error": told.get("error"),
         "spooled_bytes": 0,
     }
-    if position is not None:
-        with closing(Manifest.open(spool)) as opened:
-            entries = opened.entries(opened.retired, position)
-            found["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
+    try:
+        if manifest.exists(spool):
+            with closing(Manifest.open(spool)) as opened:
+                position = opened.position
+                entries = opened.entries(opened.retired, position)
+                found["position"] = str(position)
+                found["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
+    except SpoolFull as full:  # nobody has it open, and it cannot be opened without room
+        found["error"] = _error(full)
     return found
+
+
+def _consumers(config: Config, source: SourceConfig) -> list[Document]:
+    try:
+        return consumers.listed(config, source)
+    except SpoolFull:  # told with the capture
+        return []
 
 
 def _destination(store: Store, destination: DestinationConfig, ends: dict[str, str | None]) -> Document:

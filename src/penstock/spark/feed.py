@@ -38,7 +38,7 @@ class Feed:
 
     @cached_property
     def _configured(self) -> tuple[SourceConfig, CaptureSpec] | None:
-        """The source and its capture; this query is one of its consumers."""
+        """The source and its capture. This query becomes a consumer when it begins to read."""
         path = self._options.config
         if path is None:
             return None
@@ -51,8 +51,7 @@ class Feed:
             names = ", ".join(source.name for source in config.sources)
             raise ConfigError(f"the option `source` must be one of {names}", file=path)
         spec = spec_of(config, chosen[0])
-        consumers = (*spec.consumers, self._options.consumer)
-        return chosen[0], replace(spec, spool=spec.spool.absolute(), consumers=consumers)
+        return chosen[0], replace(spec, spool=spec.spool.absolute())
 
     @property
     def path(self) -> Path:

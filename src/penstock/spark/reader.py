@@ -63,13 +63,14 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = self._options.starting_position
         while True:
             start = {EARLIEST: manifest.retired, LATEST: manifest.position}.get(wanted) or Lsn.parse(wanted)
+            manifest.next_position(start)  # raises, before anything is kept for a query that does not begin
             held = manifest.consumers().get(consumer)
             if held is not None and held > start:
                 manifest.forget(consumer)
             manifest.register(consumer, start)
-            manifest.next_position(start)
-            if wanted != EARLIEST or manifest.retired <= start:
+            if manifest.retired <= start:
                 return _offset(start)
+            manifest.forget(consumer)  # removed while it was being registered
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_rows)

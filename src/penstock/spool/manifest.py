@@ -59,6 +59,7 @@ create table if not exists consumers (
     position   integer not null,
     updated_at text    not null default current_timestamp
 ) without rowid;
+create table if not exists destinations (name text primary key) without rowid;
 """
 
 
@@ -113,7 +114,7 @@ class Manifest:
     def _begin(self, identity: Identity, start: Lsn) -> None:
         with room.explained(self.path.parent):
             self._db.executescript(_TABLES)
-        with self._transaction() as db:
+        with self.transaction() as db:
             found = dict(db.execute("select key, value from meta"))
             if not found:
                 begin = {"position": str(start.value), "retired": str(start.value)}
@@ -134,7 +135,7 @@ class Manifest:
         self._db.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[sqlite3.Connection]:
         with self._using, room.explained(self.path.parent):
             self._db.execute("begin immediate")
             try:
@@ -145,7 +146,7 @@ class Manifest:
                     self._db.execute("rollback")
                 raise
 
-    def _rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         """One connection serves several threads, one at a time: a read that another one has not finished
         would make SQLite refuse to begin a transaction."""
         with self._using, room.explained(self.path.parent):
@@ -154,7 +155,7 @@ class Manifest:
     # Positions
 
     def _meta(self, key: str) -> int:
-        found = self._rows("select value from meta where key = ?", (key,))
+        found = self.rows("select value from meta where key = ?", (key,))
         if not found:
             raise SpoolDamaged(f"the manifest has no {key}", file=self.path)
         return int(found[0][0])
@@ -182,7 +183,7 @@ class Manifest:
 
     def record(self, position: Lsn, segments: Sequence[Segment], schemas: Iterable[TableSchema]) -> None:
         """Make segments visible and move the position to `position`, at once."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             start = self._meta("position")
             for schema in schemas:
                 db.execute(
@@ -216,14 +217,14 @@ class Manifest:
         """The segments of `[start, end)`, in order; both are positions that `next_position` gave."""
         self._refuse_if_gone(start)
         parts: dict[int, list[Part]] = {}
-        for segment_id, *part in self._rows(
+        for segment_id, *part in self.rows(
             """select segment_id, table_id, schema_version, first_batch, batches, p.rows
                  from parts p join segments s on s.id = p.segment_id
                 where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_batch""",
             (start.value, end.value),
         ):
             parts.setdefault(segment_id, []).append(Part(*part))
-        found = self._rows(
+        found = self.rows(
             """select id, file, rows, bytes, start_lsn, end_lsn from segments
                 where end_lsn > ? and end_lsn <= ? order by id""",
             (start.value, end.value),
@@ -240,7 +241,7 @@ class Manifest:
         """
         self._refuse_if_gone(start)
         rows_read, bytes_read, reached = 0, 0, start.value
-        for end, rows, size in self._rows(
+        for end, rows, size in self.rows(
             """select end_lsn, sum(rows), sum(bytes) from segments where end_lsn > ?
                 group by end_lsn order by end_lsn""",
             (start.value,),
@@ -269,7 +270,7 @@ class Manifest:
     # Schemas
 
     def schemas(self) -> dict[tuple[TableId, int], TableSchema]:
-        found = self._rows("select document from schemas order by table_id, version")
+        found = self.rows("select document from schemas order by table_id, version")
         schemas = [TableSchema.from_dict(json.loads(document)) for (document,) in found]
         return {(schema.id, schema.version): schema for schema in schemas}
 
@@ -277,7 +278,7 @@ class Manifest:
 
     def register(self, consumer: str, position: Lsn) -> None:
         """Name a consumer, so that nothing it has still to read is removed. A known one keeps its place."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 "insert into consumers (name, position) values (?, ?) on conflict (name) do nothing",
                 (consumer, position.value),
@@ -285,7 +286,7 @@ class Manifest:
 
     def advance(self, consumer: str, position: Lsn) -> None:
         """What `consumer` has made durable: everything before `position`. Never goes back."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute(
                 """insert into consumers (name, position) values (?, ?)
                    on conflict (name) do update set position = excluded.position,
@@ -307,15 +308,15 @@ class Manifest:
         return True
 
     def forget(self, consumer: str) -> None:
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("delete from consumers where name = ?", (consumer,))
 
     def consumers(self) -> dict[str, Lsn]:
-        return {name: Lsn(position) for name, position in self._rows("select name, position from consumers")}
+        return {name: Lsn(position) for name, position in self.rows("select name, position from consumers")}
 
     def retire(self, before: Lsn) -> list[str]:
         """Take segments out of the manifest that end at or before `before`; their files may then go."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             gone = db.execute(
                 "select file, end_lsn from segments where end_lsn <= ?", (before.value,)
             ).fetchall()
@@ -326,7 +327,7 @@ class Manifest:
         return [file for file, _ in gone]
 
     def files(self) -> set[str]:
-        return {file for (file,) in self._rows("select file from segments")}
+        return {file for (file,) in self.rows("select file from segments")}
 
 
 @contextmanager

@@ -1,0 +1,135 @@
+"""Who reads the spool: what is kept for nobody is forgotten, what is kept for somebody is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.capture.launch import spool_of
+from penstock.config import load
+from penstock.model import Lsn
+from penstock.model.errors import PositionGone
+from penstock.pipeline.feed import Feed
+from penstock.spark import feed as spark_feed
+from penstock.spark.options import Options
+from penstock.spark.reader import SpoolReader
+from penstock.spark.shapes import AllTables
+from penstock.spool.manifest import Manifest
+from tests.bed import Database
+from tests.capture.running import eventually
+from tests.pipeline.running import configuration, to_postgres
+
+
+@contextmanager
+def captured(file: Path) -> Iterator[Manifest]:
+    """The manifest of the source, while the feed of a pipeline of this configuration has it captured."""
+    config = load(file)
+    feed = Feed(config, config.sources[0])
+    try:
+        feed.start(threading.Event())
+        with closing(feed.open()) as manifest:
+            yield manifest
+    finally:
+        feed.stop()
+
+
+def penstock(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def confirmed(database: Database) -> Lsn:
+    ((found,),) = database.query(
+        "select confirmed_flush_lsn::text from pg_replication_slots where database = current_database()"
+    )
+    return Lsn.parse(found)
+
+
+def test_a_destination_that_left_the_configuration_is_forgotten_and_a_query_is_not(
+    source: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id int primary key)")
+    here, elsewhere = to_postgres(source), to_postgres(source, name="elsewhere")
+    file = configuration(tmp_path, source, here, elsewhere)
+    with captured(file) as manifest:
+        begin = manifest.position
+        manifest.register("elsewhere/16384", begin)
+        manifest.register("copy/16384", begin)
+        manifest.register("query", begin)
+        eventually(lambda: {"copy", "elsewhere"} <= manifest.consumers().keys())
+    file = configuration(tmp_path, source, here)
+    with capture_logs() as lines, captured(file) as manifest:
+        assert manifest.consumers().keys() == {"copy", "copy/16384", "query"}
+        told = [line["consumer"] for line in lines if "consumer forgotten" in line["event"]]
+        assert told == ["elsewhere", "elsewhere/16384"]
+        source.execute("insert into t values (1)")
+        eventually(lambda: manifest.position > begin)
+        reached = manifest.position
+        manifest.forget("query")
+        for left in manifest.consumers():
+            manifest.advance(left, reached)
+        eventually(lambda: confirmed(source) >= reached)
+
+
+def test_consumers_are_told_with_what_is_kept_for_them_and_forgotten_by_command(
+    source: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id int primary key)")
+    ((table,),) = source.query("select 't'::regclass::oid::int8")
+    file = configuration(tmp_path, source, to_postgres(source))
+    with captured(file) as manifest:
+        begin = manifest.position
+        manifest.register("query", begin)
+        manifest.register(f"copy/{table}", begin)
+        source.execute("insert into t select generate_series(1, 1000)")
+        eventually(lambda: manifest.files())
+        manifest.advance("copy", manifest.position)
+        done = penstock("consumers", file)
+        assert done.returncode == 0, done.stderr
+        assert f"consumer query (no destination of the configuration) at {begin}" in done.stdout
+        assert "waits: public.t" in done.stdout
+        assert f"consumer query (no destination of the configuration) at {begin}" in (
+            penstock("status", file).stdout
+        )
+        (shown,) = json.loads(penstock("status", file, "--json").stdout)["sources"]
+        by_name: dict[str, dict[str, Any]] = {one["name"]: one for one in shown["consumers"]}
+        assert by_name["query"]["kept_bytes"] > 0
+        assert by_name["copy"]["kept_bytes"] == 0
+        assert {name: one["kind"] for name, one in by_name.items()} == {
+            "copy": "destination",
+            f"copy/{table}": "table",
+            "query": "other",
+        }
+        refused = penstock("consumers", file, "--forget", f"copy/{table}")
+        assert (refused.returncode, "Take copy out of the configuration" in refused.stderr) == (1, True)
+        unknown = penstock("consumers", file, "--forget", "nobody")
+        assert (unknown.returncode, f"There are: copy, copy/{table}, query" in unknown.stderr) == (1, True)
+        done = penstock("consumers", file, "--forget", "query")
+        assert (done.returncode, done.stdout) == (0, "source: query is forgotten\n")
+        assert manifest.consumers().keys() == {"copy", f"copy/{table}"}
+
+
+def test_a_query_that_fails_its_own_check_is_no_consumer(source: Database, tmp_path: Path) -> None:
+    source.execute("create table t (id int primary key)")
+    file = configuration(tmp_path, source, to_postgres(source))
+    with captured(file) as manifest:
+        options = {"config": str(file), "consumer": "query", "startingPosition": "0/1"}
+        reader = SpoolReader(Options.read(options), AllTables(), None)
+        reader._open = manifest
+        with pytest.raises(PositionGone):
+            reader.initialOffset()
+        assert "query" not in manifest.consumers()
+    config = load(file)
+    configured = spark_feed.Feed(Options.read(options))._configured
+    assert configured is not None
+    assert configured[1].consumers == ("copy",)
+    assert configured[1].spool == spool_of(config, config.sources[0])
