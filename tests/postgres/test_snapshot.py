@@ -432,3 +432,21 @@ def test_a_standby_is_refused(own_database: Database) -> None:
             Snapshot.open(own_database.dsn, table)
     finally:
         server.stop()
+
+
+def test_who_waits_for_writers_asks_less_and_less_often(database: Database) -> None:
+    """A look at the locks holds up everybody who wants one."""
+    database.execute("create table t (id int primary key)")
+    pauses: list[float] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0)
+            return len(pauses) == 20
+
+    with database.connect() as writer, connect(database.dsn) as connection:
+        writer.execute("begin")
+        writer.execute("insert into t values (1)")
+        wait_for_writers(connection, oid(database, "t"), Stop())
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == (module.POLL, module.LONGEST_POLL)

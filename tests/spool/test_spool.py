@@ -165,3 +165,17 @@ def test_a_writer_killed_at_any_point_leaves_whole_transactions(tmp_path: Path, 
     assert commits(tmp_path) == [
         (commit, seq, table) for commit in killed.COMMITS for seq, table in killed.ROWS
     ]
+
+
+def test_the_name_of_a_segment_is_never_used_again(tmp_path: Path) -> None:
+    """A reader may still have it in its plans: what it finds under the name must not be other rows."""
+    with writing(tmp_path) as writer:
+        writer.append(transaction(START.value + 10, 1), 1, Lsn(START.value + 11))
+        writer.cut()
+        before = writer.manifest.files()
+        assert writer.retire(writer.recorded) == 1
+        assert writer.manifest.files() == set()
+    with writing(tmp_path) as writer:
+        writer.append(transaction(START.value + 20, 1), 1, Lsn(START.value + 21))
+        writer.cut()
+        assert not writer.manifest.files() & before

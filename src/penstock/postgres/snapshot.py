@@ -49,6 +49,8 @@ CHUNK_BYTES = 120_000
 BATCH_ROWS = 10_000
 ATTEMPTS = 5
 POLL = 0.05
+LONGEST_POLL = 1.0
+"""Seconds between two looks at the locks, which all sessions share: often at first, then less and less."""
 
 _GONE_STATES = ("22023", "42704", "55000")
 """What `set transaction snapshot` says of a snapshot that is no longer exported, depending on the version."""
@@ -288,7 +290,9 @@ def wait_for_writers(connection: Connection, table: TableId, stop: threading.Eve
     """
     with explained(table=table):
         writers = set(connection.execute(_WRITERS, {"table": table}).fetchall())
-        while writers and not stop.wait(POLL):
+        pause = POLL
+        while writers and not stop.wait(pause):
+            pause = min(pause * 1.5, LONGEST_POLL)
             writers &= set(connection.execute(_WRITERS, {"table": table}).fetchall())
 
 

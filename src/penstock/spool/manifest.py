@@ -210,6 +210,9 @@ class Manifest:
                     ],
                 )
             db.execute("update meta set value = ? where key = 'position'", (str(position.value),))
+            if segments:
+                last = max(int(Path(segment.file).stem) for segment in segments)
+                db.execute("insert or replace into meta values ('last_segment', ?)", (str(last),))
 
     # Segments
 
@@ -325,6 +328,13 @@ class Manifest:
                 db.execute("delete from segments where end_lsn <= ?", (before.value,))
                 db.execute("update meta set value = ? where key = 'retired'", (str(last),))
         return [file for file, _ in gone]
+
+    @property
+    def last_segment(self) -> int:
+        """The number of the newest segment that ever was: no name means two segments, one after the other."""
+        recorded = self.rows("select value from meta where key = 'last_segment'")
+        numbers = [int(value) for (value,) in recorded] + [int(Path(file).stem) for file in self.files()]
+        return max(numbers, default=0)
 
     def files(self) -> set[str]:
         return {file for (file,) in self.rows("select file from segments")}

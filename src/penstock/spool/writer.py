@@ -145,7 +145,7 @@ class SpoolWriter:
         for path in _segment_files(self.path):
             if path.name not in known:
                 path.unlink()
-        return 1 + max((int(Path(file).stem) for file in known), default=0)
+        return 1 + self.manifest.last_segment
 
     def _sync_folder(self) -> None:
         folder = os.open(self.path, os.O_RDONLY)

@@ -74,7 +74,8 @@ class FilesTarget:
         self._writer: Writer
         self._owner = f"pipeline {config.pipeline}, destination {destination.name}"
         self._begun: set[str] = set()
-        self._cleaned = 0.0
+        self._cleaned: dict[str, float] = {}
+        """When the files of each source were looked at last."""
         self._log = structlog.get_logger("penstock.files").bind(destination=destination.name)
 
     def open(self, spark: SparkSession) -> None:
@@ -268,8 +269,10 @@ class FilesTarget:
 
     def _clean_up(self, books: Books) -> None:
         days = self._options.file_registry.cleanup_after_days
-        if days and books.registry.enabled and time.monotonic() - self._cleaned > CLEANING:
-            self._cleaned = time.monotonic()
+        source, now = books.stream.source, time.monotonic()
+        due = now - self._cleaned.get(source, -CLEANING) >= CLEANING
+        if days and books.registry.enabled and due:
+            self._cleaned[source] = now
             try:
                 expire(self._storage, books, days)
             except PenstockError as error:  # what is left is found the next time
