@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from structlog.testing import capture_logs
@@ -83,19 +84,51 @@ def test_every_connection_is_watched_by_tcp_unless_the_user_says_otherwise() -> 
 
 @pytest.fixture
 def standby(own_server: PostgresServer) -> Iterator[PostgresServer]:
-    """Of `own_server`, following it."""
+    """Of `own_server`, following it, with its failover slots where the version has them."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
-    standby = PostgresServer(folder, own_server.bin, own_server.settings)
+    synchronized = {"sync_replication_slots": "on", "hot_standby_feedback": "on"}
+    settings = own_server.settings | (synchronized if version(own_server) >= 170000 else {})
+    standby = PostgresServer(folder, own_server.bin, settings)
     with (own_server.data / "pg_hba.conf").open("a") as access:
         access.write("local replication all scram-sha-256\nhost replication all 127.0.0.1/32 scram-sha-256\n")
     own_server.execute("select pg_reload_conf()")
     standby._run(
-        "pg_basebackup", "-d", own_server.dsn(), "-D", standby.data, "-c", "fast", "-X", "stream", "-R"
+        "pg_basebackup", "-d", own_server.dsn(), "-D", standby.data, "-c", "fast", "-R", "-C", "-S", "standby"
     )
     shutil.copy2(own_server.folder / "password", folder / "password")
     standby.start()
     yield standby
     standby.remove()
+
+
+def test_a_failover_slot_is_read_once_the_standby_is_promoted(
+    own_database: Database, standby: PostgresServer, tmp_path: Path
+) -> None:
+    if version(own_database.server) < 170000:
+        pytest.skip("failover slots came with PostgreSQL 17")
+    own_database.execute(NUMBERS)
+    promoted = Database(standby, own_database.name)
+    spec = spec_for(own_database, tmp_path, failover=True)
+    count = 0
+    with running(spec) as capture:
+        while not promoted.query("select 1 from pg_replication_slots where synced and not temporary"):
+            count += 1
+            own_database.execute(f"insert into numbers values ({count})", "select pg_log_standby_snapshot()")
+            capture.until_past(own_database)
+    eventually(lambda: promoted.query(f"select 1 from numbers where n = {count}"))
+    with running(spec_for(own_database, tmp_path, conninfo=promoted.dsn)) as capture:
+        assert capture.until_state("retrying")["error"]["kind"] == "NotPromoted"
+        own_database.server.stop("fast")  # when the standby has all of it
+        standby._run("pg_ctl", "-D", standby.data, "-w", "promote")
+        capture.until_state("streaming")
+        promoted.execute(f"insert into numbers values ({count + 1})")
+        capture.until_past(promoted)
+    assert numbers(tmp_path) == [str(number) for number in range(1, count + 2)]
+
+
+def version(server: PostgresServer) -> int:
+    with psycopg.connect(server.dsn()) as connection:
+        return connection.info.server_version
 
 
 def test_a_standby_before_its_promotion_is_waited_for_and_no_lost_slot(
