@@ -159,7 +159,7 @@ def test_another_server_is_a_lost_slot(source: Database, tmp_path: Path) -> None
         capture.until_past(source)
     found = manifest.reached(tmp_path)
     assert found is not None
-    with closing(Manifest.open(tmp_path)) as opened, opened._transaction() as database:
+    with closing(Manifest.open(tmp_path)) as opened, opened.transaction() as database:
         database.execute("update meta set value = '7000000000000000001' where key = 'system_id'")
     with running(spec) as capture:
         error = capture.fail()

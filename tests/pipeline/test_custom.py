@@ -46,6 +46,22 @@ def test_a_destination_is_given_copies_and_events_in_order(
     assert (update.table_row, update.old_table_row) == (("3", None), (True, ("2", None)))
 
 
+def test_transformed_rows_of_a_copy_have_the_types_of_their_columns(
+    spark: SparkSession, source: Database, tmp_path: Path
+) -> None:
+    source.execute(
+        'create table t ("the.id" integer primary key, n bigint, data bytea, tags int[], at timestamptz)',
+        r"insert into t values (1, 41, '\x00ff', '{1,NULL}', '2026-01-02 03:04:05+00')",
+    )
+    key = tmp_path.name
+    rules = {"public.t": {"set": {"n": "n + 1", "odd": "n % 2 = 1"}, "drop": ["at"]}}
+    given = {"name": "m", "type": "python", "class": "penstock.destinations.memory.Memory", "tables": rules}
+    with running(configuration(tmp_path, source, given | {"options": {"key": key}}), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+    copied = {"the.id": 1, "n": 42, "data": b"\x00\xff", "tags": [1, None], "odd": True}
+    assert Memory.of(key).copies[TableName("public", "t")].to_pylist() == [copied]
+
+
 def test_the_example_of_ten_lines_works(source: Database, tmp_path: Path) -> None:
     source.execute("create table t (id integer primary key)", "insert into t values (1), (2)")
     given = {"name": "print", "type": "python", "class": "print_changes.PrintChanges"}

@@ -43,7 +43,7 @@ class Stage:
         self.tables.put(state)
         if now is not None:
             schema = TableSchema(key.table, 1, name(now), ReplicaIdentity.DEFAULT, ())
-            self.feed.found.tables[key.table] = Facts(schema, (), {}, {}, {}, None, 0, Lsn(1))
+            self.feed.found.tables[key.table] = Facts(schema, (), {}, 0, {}, {}, {}, None, 0, Lsn(1), Lsn(1))
         return state
 
 

@@ -70,7 +70,9 @@ def _describes(relation: RelationMessage, schema: TableSchema) -> bool:
 
 _COLUMNS = """
 select c.oid, n.nspname, c.relname, c.relreplident::text, a.attname, a.atttypid, a.atttypmod,
-       c.relreplident = 'f' or coalesce(a.attnum = any (i.indkey), false)
+       c.relreplident = 'f' or exists (
+           select from unnest(i.indkey::int2[]) with ordinality k (number, place)
+            where k.number = a.attnum and k.place <= i.indnkeyatts)
   from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped

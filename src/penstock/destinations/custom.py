@@ -20,7 +20,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import ConfigError, DestinationFailed, PenstockError, without_secrets
-from penstock.spark.snapshot import typed_frame
+from penstock.spark.snapshot import typed_frame, typed_rows
 from penstock.spark.tasks import without_values
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class CustomTarget:
 
     def copy_table(self, copy: TableCopy) -> int:
         table = copy.delivery.table
-        rows = copy.rows if copy.rows is not None else typed_frame(self._spark, copy, table)
+        rows = typed_frame(self._spark, copy, table) if copy.rows is None else typed_rows(copy.rows, table)
         with self._in_its_code():
             self._destination.truncate_table(table)
             self._destination.write_table_rows(table, rows)

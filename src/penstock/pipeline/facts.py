@@ -175,7 +175,8 @@ select c.oid,
                    from pg_index i
                    cross join lateral unnest(i.indkey) with ordinality k (number, place)
                    join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
-                  where i.indrelid = c.oid and i.indisprimary and i.indimmediate), '{}'),
+                  where i.indrelid = c.oid and i.indisprimary and i.indimmediate
+                    and k.place <= i.indnkeyatts), '{}'),
        (select jsonb_object_agg(attname, attnum) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped),
        (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute

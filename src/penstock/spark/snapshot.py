@@ -51,6 +51,22 @@ def typed_frame(spark: SparkSession, copy: Copied, table: TableSchema) -> DataFr
     return _frame(spark, len(ranges), read_parts, schema)
 
 
+def typed_rows(rows: DataFrame, table: TableSchema) -> DataFrame:
+    """Rows of the table that have each value as PostgreSQL's text, in the columns' types. Columns go by their
+    place: Spark would look for some names (a dot, a backtick) in vain."""
+    columns, name = table.columns, table.name
+    schema = pa.schema([(column.name, arrow_type(column.type)) for column in columns])
+
+    def type_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            pairs = zip(batch.columns, columns, strict=True)
+            arrays = [typed_column(text.cast(pa.string()), column, name) for text, column in pairs]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    by_place = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
+    return by_place.mapInArrow(type_rows, spark_schema(schema))
+
+
 def text_frame(
     spark: SparkSession,
     conninfo: str,

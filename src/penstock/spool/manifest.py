@@ -173,12 +173,12 @@ class Manifest:
     @property
     def timeline(self) -> int | None:
         """The server's timeline on which the position was reached; None: an earlier version wrote it."""
-        found = self._rows("select value from meta where key = 'timeline'")
+        found = self.rows("select value from meta where key = 'timeline'")
         return int(found[0][0]) if found else None
 
     def enter_timeline(self, timeline: int) -> None:
         """What is recorded from now on was read on this timeline, and so was what came before."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             db.execute("insert or replace into meta values ('timeline', ?)", (str(timeline),))
 
     def record(self, position: Lsn, segments: Sequence[Segment], schemas: Iterable[TableSchema]) -> None:
@@ -299,7 +299,7 @@ class Manifest:
 
     def rewind(self, consumer: str, position: Lsn) -> bool:
         """Let a consumer stand further back, if the spool still has all that follows; whether it has."""
-        with self._transaction() as db:
+        with self.transaction() as db:
             if position < self.retired:
                 return False
             db.execute(

@@ -20,7 +20,7 @@ from penstock.destinations.postgres.follow import follow, rekey
 from penstock.destinations.postgres.fresh import Fresh
 from penstock.destinations.postgres.guarding import guard, unchanged
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.tables import with_equalities
+from penstock.destinations.postgres.tables import with_traits
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema
@@ -62,7 +62,7 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
             rekey(connection, at)
             before = Followed(run.delivery.table.version, before.table and run.delivery.table)
         guarded = guard(connection, at)
-        at = with_equalities(connection, replace(at, cascades=guarded.cascades))
+        at = with_traits(connection, replace(at, cascades=guarded.cascades))
         steps = _steps(at, chain([first] if first is not None else [], rows))
         large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))

@@ -50,7 +50,7 @@ def apply(connection: Connection, place: Place, net: Net) -> int:
     """How many rows were written or deleted. A row that is refused is told with its key.
 
     A way that meets a key which is there already, unexpectedly or since values of another unique column were
-    swapped, gives way to the next.
+    swapped, or what an exclusion constraint keeps apart, gives way to the next.
     """
     failed: psycopg.Error | None = None
     for way in _ways(place, net):
@@ -60,7 +60,7 @@ def apply(connection: Connection, place: Place, net: Net) -> int:
                     empty(connection, place)
                 way(connection, place, net)
             return int(net.rows.num_rows + net.deletes.num_rows)
-        except psycopg.errors.UniqueViolation as error:
+        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
             failed = error
         except psycopg.Error as error:
             if not is_of_a_row(error):
@@ -73,7 +73,9 @@ def apply(connection: Connection, place: Place, net: Net) -> int:
 
 def _ways(place: Place, net: Net) -> list[Way]:
     """A row that stays is not deleted for a moment where others would go with it."""
-    last = [] if place.cascades else [replaced]
+    last: list[Way] = [] if place.cascades else [replaced]
+    if last and place.fixed.difference(place.key):
+        return last
     if few.are_few(place, net):
         return [few.apply, *last]
     if place.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
@@ -119,7 +121,8 @@ def copied(connection: Connection, place: Place, net: Net) -> None:
 
 def copy_rows(connection: Connection, place: Place, values: Sequence[Values]) -> None:
     """New rows, straight into the table."""
-    columns, added = [sql.Identifier(name) for name in place.columns], place.insert()
+    columns, added = [sql.Identifier(name) for name in place.written], place.insert()
+    values = [values[place.columns.index(name)] for name in place.written]
     constants = [pa.repeat(place.delivery.source, len(values[0])) for _ in added[0]]
     copy_in(connection, place.identifier, [*added[0], *columns], [*constants, *values])
 
@@ -165,7 +168,7 @@ def _update(stage: Stage, count: int) -> None:
     changed = [
         sql.SQL("{} = s.{}").format(sql.Identifier(name), value(number))
         for number, name in enumerate(place.columns)
-        if name not in place.key
+        if name in place.written and name not in place.key
     ]
     if changed:
         statement = sql.SQL("update {} t set {} from {} s where {} and {}").format(

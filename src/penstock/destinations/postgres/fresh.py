@@ -36,8 +36,9 @@ class Fresh:
 
 def are_fresh(place: Place, changes: Sequence[pa.RecordBatch]) -> bool:
     """Whether it is the way for them. A history has times besides. In `append` a key is often there already:
-    that of a row that was deleted. Where several sources meet, rows have one more column."""
-    if place.history or (place.append and place.key) or place.source_column is not None:
+    that of a row that was deleted. Where several sources meet, rows have one more column; a user's table may
+    compute some by itself."""
+    if place.history or (place.append and place.key) or place.source_column is not None or place.computed:
         return False
     return all(_only_inserts(batch) for batch in changes)
 

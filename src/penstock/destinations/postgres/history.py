@@ -150,8 +150,8 @@ def _close_all(connection: Connection, place: Place, at: datetime) -> int:
 def _insert(stage: Stage) -> None:
     place = stage.place
     columns, values = place.insert()
-    columns += [sql.Identifier(name) for name in (*place.columns, START, END, DELETED)]
-    values += [sql.SQL("s.{}").format(value(number)) for number in range(len(place.columns))]
+    columns += [sql.Identifier(name) for name in (*place.written, START, END, DELETED)]
+    values += [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
     values += [sql.SQL("s.{}").format(name) for name in (AT, UNTIL, GONE)]
     stage.connection.execute(
         sql.SQL("insert into {} ({}) overriding system value select {} from {} s where kind = 'V'").format(
@@ -163,8 +163,9 @@ def _insert(stage: Stage) -> None:
 def _copy(connection: Connection, place: Place, step: Versions) -> None:
     added, _ = place.insert()
     constants = [pa.repeat(place.delivery.source, step.rows.num_rows) for _ in added]
-    columns = [*added, *(sql.Identifier(name) for name in (*place.columns, START, END, DELETED))]
-    copy_in(connection, place.identifier, columns, [*constants, *step.rows.columns, *_times(step)])
+    columns = [*added, *(sql.Identifier(name) for name in (*place.written, START, END, DELETED))]
+    values = [step.rows.column(place.columns.index(name)) for name in place.written]
+    copy_in(connection, place.identifier, columns, [*constants, *values, *_times(step)])
 
 
 def _is_open() -> sql.Composable:

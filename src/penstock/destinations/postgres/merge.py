@@ -42,7 +42,7 @@ def merge(place: Place, rows: sql.Composable) -> sql.Composed:
     changed = [
         sql.SQL("{} = s.{}").format(sql.Identifier(name), value(number))
         for number, name in enumerate(place.columns)
-        if name not in place.key
+        if name in place.written and name not in place.key
     ]
     update = sql.SQL("update set {}").format(comma(changed)) if changed else sql.SQL("do nothing")
     return sql.SQL(
@@ -65,6 +65,6 @@ def merge(place: Place, rows: sql.Composable) -> sql.Composed:
 def inserted(place: Place) -> tuple[list[sql.Composable], list[sql.Composable]]:
     """The columns of an inserted row, and where their values come from."""
     columns, values = place.insert()
-    columns += [sql.Identifier(name) for name in place.columns]
-    values += [sql.SQL("s.{}").format(value(number)) for number in range(len(place.columns))]
+    columns += [sql.Identifier(name) for name in place.written]
+    values += [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
     return columns, values

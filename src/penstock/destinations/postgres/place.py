@@ -35,6 +35,10 @@ class Place:
     """Whether foreign keys are at work that reference it (`guarding.Guarded`)."""
     cascades: bool = False
     """Whether these delete or change other rows with its own."""
+    computed: frozenset[str] = frozenset()
+    """Columns of a user's table that it computes by itself (`generated`): they are not written."""
+    fixed: frozenset[str] = frozenset()
+    """Columns of it that can be given, but not changed (`generated always as identity`)."""
     trusted: tuple[str, ...] = ()
     """Owners of tables and types, besides ourselves and those above us, whose they may be."""
 
@@ -50,6 +54,11 @@ class Place:
     def columns(self) -> tuple[str, ...]:
         """Those that the source delivers."""
         return self.delivery.table.column_names
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Those of them that are written."""
+        return tuple(name for name in self.columns if name not in self.computed)
 
     @property
     def key(self) -> tuple[str, ...]:

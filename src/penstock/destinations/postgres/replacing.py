@@ -23,16 +23,16 @@ def replace_rows(connection: Connection, aside: Place, target: Place, begun: dat
     """The rows of `aside` into `target`. `begun` is when the copy was."""
     if target.history:
         align(connection, target)
-        _new_versions(connection, aside, tables.with_equalities(connection, target), begun)
+        _new_versions(connection, aside, tables.with_traits(connection, target), begun)
     elif target.append:
         align(connection, target)
-        _upsert(connection, aside, tables.with_equalities(connection, target))
+        _upsert(connection, aside, tables.with_traits(connection, target))
     elif target.referenced:
-        _exchange(connection, aside, tables.with_equalities(connection, target))
+        _exchange(connection, aside, tables.with_traits(connection, target))
     else:
         connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
         align(connection, target)
-        _insert(connection, aside, target, sql.SQL("true"))
+        _insert(connection, aside, tables.with_traits(connection, target), sql.SQL("true"))
 
 
 def _exchange(connection: Connection, aside: Place, target: Place) -> None:
@@ -54,7 +54,7 @@ def _exchange(connection: Connection, aside: Place, target: Place) -> None:
 
 
 def _insert(connection: Connection, aside: Place, target: Place, condition: sql.Composable) -> None:
-    columns = [*tables.defaults(target), *target.columns]
+    columns = [*tables.defaults(target), *target.written]
     connection.execute(
         sql.SQL("insert into {} ({}) overriding system value select {} from {} a where {}").format(
             target.identifier, names(columns), _of("a", columns), aside.identifier, condition
@@ -70,7 +70,7 @@ def _upsert(connection: Connection, aside: Place, target: Place) -> None:
         )
         _insert(connection, aside, target, sql.SQL("not {}").format(found))
         return
-    others = [name for name in target.columns if name not in target.key]
+    others = [name for name in target.written if name not in target.key]
     if others:
         changes = comma(sql.SQL("{0} = a.{0}").format(sql.Identifier(name)) for name in others)
         connection.execute(
@@ -128,7 +128,7 @@ def _same_key(target: Place) -> sql.Composable:
 
 def _text(alias: str, target: Place) -> sql.Composable:
     return as_text(
-        [sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(n)) for n in target.columns]
+        [sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(n)) for n in target.written]
     )
 
 

@@ -127,6 +127,29 @@ def with_equalities(connection: Connection, place: Place) -> Place:
     return replace(place, equalities=tuple((name, schema, operator) for name, schema, operator in rows))
 
 
+def with_traits(connection: Connection, place: Place) -> Place:
+    """The same, and knowing which columns of a user's table cannot be written as others are."""
+    place = with_equalities(connection, place)
+    if place.ours:
+        return place
+    rows = connection.execute(
+        """
+        select a.attname, a.attgenerated <> ''
+        from pg_attribute a
+        join pg_class c on c.oid = a.attrelid
+        join pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
+          and (a.attgenerated <> '' or a.attidentity = 'a')
+        """,
+        (place.name.schema, place.name.name),
+    ).fetchall()
+    return replace(
+        place,
+        computed=frozenset(name for name, generated in rows if generated and name in place.columns),
+        fixed=frozenset(name for name, generated in rows if not generated and name in place.columns),
+    )
+
+
 # The equality of a type's default operator class, which nobody but a superuser makes.
 _EQUALITIES = """
     with recursive bases as (
@@ -210,3 +233,10 @@ def make_like(connection: Connection, place: Place, model: Place) -> None:
             place.identifier, model.identifier
         )
     )
+    for name in columns_of(connection, place.name):
+        if name not in place.columns and name not in defaults(place):  # what fills it is not in the likeness
+            connection.execute(
+                sql.SQL("alter table {} alter {} drop not null").format(
+                    place.identifier, sql.Identifier(name)
+                )
+            )

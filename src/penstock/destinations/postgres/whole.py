@@ -66,8 +66,8 @@ def _apply(connection: Connection, place: Place, tally: Tally) -> int:
 def _delete(stage: Stage) -> None:
     """As many of each as are to go, whichever they are."""
     place = stage.place
-    staged = [sql.SQL("s.{}").format(value(number)) for number in range(len(place.columns))]
-    there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in place.columns]
+    staged = [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
+    there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in place.written]
     stage.connection.execute(
         sql.SQL(
             """

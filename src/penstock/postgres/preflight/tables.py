@@ -134,7 +134,9 @@ def generated_columns(now: Situation) -> Check | None:
     if now.version < 180000:
         why = "PostgreSQL publishes them from 18 on"
     return warning(
-        "generated columns", f"{some(missing)}: {why}", "Do not expect them in changes; a copy has them"
+        "generated columns",
+        f"{some(missing)}: {why}",
+        "They do not arrive, in copies neither; a table of your own at a destination can compute them itself",
     )
 
 

@@ -1,0 +1,76 @@
+"""Columns that are not plain ones: keys that include others, generated ones, identities, exclusions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from penstock.model.phases import Phase
+from tests.bed import Database
+from tests.pipeline.running import configuration, running, to_postgres
+
+AT_THE_SOURCE = (
+    "create table covering (id int, shape box, x int, primary key (id) include (shape, x))",
+    "create table generated (id int primary key, a int, double int generated always as (a * 2) stored,"
+    " own bigint generated always as (tableoid::bigint) stored)",
+    "create table numbered (id int primary key, number int, label text)",
+    "create table computed (id int primary key, a int, double int)",
+    "create table whole (a int, double int)",
+    "alter table whole replica identity full",
+    "create table booked (id int primary key, during int4range,"
+    " exclude using gist (during with &&) deferrable initially deferred)",
+)
+AT_THE_DESTINATION = (
+    "create table numbered (id int generated always as identity primary key,"
+    " number int generated always as identity, label text, serial bigint generated always as identity)",
+    "create table computed (id int primary key, a int, double int generated always as (a * 2) stored,"
+    " triple int generated always as (a * 3) stored not null)",
+    "create table whole (a int, double int generated always as (a * 2) stored)",
+    "create table booked (id int primary key, during int4range, exclude using gist (during with &&))",
+)
+ROWS = (
+    "insert into covering values ({0}, '(1,1),(0,0)', 1)",
+    "insert into generated values ({0}, {0})",
+    "insert into numbered values ({0}, {0} + 100, 'n')",
+    "insert into computed values ({0}, {0}, {0} * 2)",
+    "insert into whole values ({0}, {0} * 2), ({0}, {0} * 2)",
+    "insert into booked values ({0}, int4range({0} * 10, {0} * 10 + 10))",
+)
+CHANGES = (
+    "update covering set x = 2, shape = '(2,2),(0,0)' where id = 1",
+    "update generated set a = 7 where id = 1",
+    "update numbered set number = 9, label = 'changed' where id = 1",
+    "update computed set a = 5, double = 10 where id = 1",
+    "delete from whole where a = 1",
+    "begin; update booked set during = 'empty' where id = 1;"
+    " update booked set during = int4range(10, 20) where id = 2;"
+    " update booked set during = int4range(20, 30) where id = 1; commit",
+)
+TABLES = ("covering", "generated", "numbered", "computed", "whole", "booked")
+COLUMNS = {"numbered": "id, number, label", "computed": "id, a, double"}
+
+
+def rows(database: Database, table: str) -> list[tuple[object, ...]]:
+    return database.query(f"select {COLUMNS.get(table, '*')} from {table} order by 1")
+
+
+def test_columns_of_every_kind_arrive(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    source.execute(*AT_THE_SOURCE)
+    destination.execute(*AT_THE_DESTINATION)
+    for number in (1, 2):
+        source.execute(*(statement.format(number) for statement in ROWS))
+    named: dict[str, dict[str, str]] = {f"public.{table}": {} for table in TABLES}
+    file = configuration(tmp_path, source, to_postgres(destination, tables=named))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, *named)
+        for number in range(3, 6):
+            source.execute(*(statement.format(number) for statement in ROWS))
+        source.execute(*CHANGES)
+        pipeline.until(lambda: [rows(source, t) for t in TABLES] == [rows(destination, t) for t in TABLES])
+    assert destination.query("select max(triple) from computed") == [(15,)]
+    assert destination.query("select indexdef from pg_indexes where indexname = 'covering_pkey'") == [
+        ("CREATE UNIQUE INDEX covering_pkey ON public.covering USING btree (id)",)
+    ]
