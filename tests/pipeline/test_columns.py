@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock.model.phases import Phase
 from tests.bed import Database
-from tests.pipeline.running import configuration, running, to_postgres
+from tests.pipeline.running import configuration, contents, running, to_postgres
 
 AT_THE_SOURCE = (
     "create table covering (id int, shape box, x int, primary key (id) include (shape, x))",
@@ -74,3 +74,31 @@ def test_columns_of_every_kind_arrive(
     assert destination.query("select indexdef from pg_indexes where indexname = 'covering_pkey'") == [
         ("CREATE UNIQUE INDEX covering_pkey ON public.covering USING btree (id)",)
     ]
+
+
+def test_a_value_that_is_no_text_stops_its_table_alone_and_is_told_by_column_and_key(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """By a cast that only a superuser makes. Before 15 a `"char"` above 127 is such a value."""
+    source.execute(
+        "create cast (bytea as text) without function",
+        "create table copied (id int primary key, a text)",
+        "create table streamed (id int primary key, a text)",
+        "create table other (id int primary key)",
+        r"insert into copied values (1, 'one'), (2, '\xff41'::bytea::text)",
+    )
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.streamed", "public.other")
+        source.execute(
+            "insert into streamed values (1, 'one')",
+            r"insert into streamed values (2, '\xff41'::bytea::text)",
+            "insert into other values (1)",
+        )
+        pipeline.until(lambda: contents(destination, "other") == ["(1)"])
+        pipeline.until_phase(Phase.ERRORED, "public.copied", "public.streamed")
+        for name in ("public.copied", "public.streamed"):
+            error = pipeline.tables()[name].error
+            assert error is not None
+            assert (error.where["column"], error.where["key"]) == ("a", "id=2")
+            assert "another value at the source" in error.remedy

@@ -67,6 +67,8 @@ class Batch:
         self.totals = np.zeros(kernels.TOTALS, np.int64)
         self._tail = bytearray()
         """The tuples of the rows that Python made: they stand behind the run's bytes."""
+        self._own: bytearray | None = None
+        """The run's bytes with NULs in them, if there are values that are no text."""
 
     @property
     def holds_news(self) -> bool:
@@ -96,13 +98,35 @@ class Batch:
         self.totals[kernels.AFTER_ITEMS] += len(texts)
         self.totals[kernels.AFTER_BYTES] += sum(map(len, texts))
 
+    def blank(self, index: int, prefix: int) -> None:
+        """Put NULs in the place of a row's values that are not UTF-8. No text of PostgreSQL's has any:
+        whoever reads the value knows that it is not what the source has. The message has been measured."""
+        if self._own is None:
+            self._own = bytearray(self.run.data)
+            self.data = np.frombuffer(self._own, np.uint8).view()
+            self.data.flags.writeable = False
+        at, end = int(self.ends[index - 1]) if index else 0, int(self.ends[index])
+        at += kernels.HEADER + 1 + prefix + 4
+        while at < end:
+            (columns,) = struct.unpack_from("!h", self._own, at + 1)
+            at += 3
+            for _ in range(columns):
+                kind = self._own[at : at + 1]
+                at += 1
+                if kind == b"t":
+                    (length,) = struct.unpack_from("!i", self._own, at)
+                    at += 4
+                    if not _is_text(self._own[at : at + length]):
+                        self._own[at : at + length] = bytes(length)
+                    at += length
+
     def to_arrow(self) -> pa.RecordBatch:
         rows = int(self.totals[kernels.ROWS])
         if rows == 0:
             return EMPTY
         data = self.data
         if self._tail:
-            data = np.frombuffer(self.run.data + self._tail, np.uint8)
+            data = np.frombuffer(data.tobytes() + self._tail, np.uint8)
         before = _side(rows, self.totals[kernels.BEFORE_ITEMS : kernels.BEFORE_BYTES + 1])
         after = _side(rows, self.totals[kernels.AFTER_ITEMS : kernels.AFTER_BYTES + 1])
         kept_lists = np.zeros(rows + 1, np.int32)
@@ -118,6 +142,14 @@ class Batch:
             _list(kept_lists, np.diff(kept_lists) > 0, places),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def _is_text(value: bytes | bytearray) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def arrays(run: Run) -> tuple[npt.NDArray[np.uint8], Int64s]:

@@ -44,7 +44,6 @@ WRONG = {
     kernels.NO_TUPLE: "a row is missing in it",
     kernels.VALUE: "it holds a value of an unknown kind",
     kernels.LENGTH: "it holds a value of negative length",
-    kernels.TEXT: "it holds a value that is not UTF-8",
 }
 """What is wrong with the message that a scan stopped at."""
 
@@ -176,15 +175,20 @@ class _Changes:
         """Read messages up to the next rare one, or the run's end; returns its place."""
         batch.totals[kernels.NEXT] = first
         batch.make_room(len(batch.ends) - first)
-        code = kernels.scan(
-            batch.data, batch.ends, self._prefix, self._relations.lookup, self._transaction,
-            batch.fixed, batch.totals,
-        )  # fmt: skip
+        while (code := self._scan(batch)) == kernels.TEXT:
+            batch.blank(int(batch.totals[kernels.NEXT]), self._prefix)
+            self._transaction[kernels.SEQ] -= 1  # the row comes again
         at = int(batch.totals[kernels.NEXT])
         if code in WRONG:
             lsn = messages.position(batch.run.message(at))
             raise MalformedMessage(f"a replication message does not parse: {WRONG[code]}", lsn=lsn)
         return at
+
+    def _scan(self, batch: Batch) -> int:
+        return kernels.scan(
+            batch.data, batch.ends, self._prefix, self._relations.lookup, self._transaction,
+            batch.fixed, batch.totals,
+        )  # fmt: skip
 
     def rare(self, batch: Batch, message: XLogData) -> None:
         reader = message.reader(streamed=self._prefix > 0)

@@ -363,7 +363,7 @@ def _tuple(reader: Reader, width: int, *, new: bool = False) -> tuple[Row, tuple
             try:
                 values.append(data[start:at].decode())
             except UnicodeDecodeError:
-                raise reader.malformed("it holds a value that is not UTF-8") from None
+                values.append("\0" * length)
         elif kind == b"n":
             values.append(None)
         elif kind == b"u" and new:

@@ -23,7 +23,7 @@ from penstock.model import Lsn, TableName, TableSchema
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
 from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
-from penstock.spark import plan
+from penstock.spark import plan, unreadable
 from penstock.spark.plan import Slice
 from penstock.spark.shapes import AllTables, OneTable, Shape
 from penstock.spark.types import spark_schema
@@ -101,6 +101,7 @@ def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
             if changes.copied is not None:
                 rows = rows.filter(pa.array(~changes.copied.sees(rows["xid"].to_numpy())))
             if rows.num_rows:
+                unreadable.refuse(rows, part.table or run.delivery.table)
                 yield rows
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.model import Lsn
-from penstock.spark import plan
+from penstock.spark import plan, unreadable
 from penstock.spark.feed import Feed
 from penstock.spark.followed import Followed
 from penstock.spark.options import EARLIEST, LATEST, Options
@@ -138,9 +138,16 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, plan.SpoolPartition)
         for _, segment in groupby(partition.slices, key=lambda part: part.path):
             parts = list(segment)
-            batches = (self._shape.batch(rows, part.table) for part in parts for rows in plan.read(part))
+            batches = (self._shape.batch(rows, part.table) for part in parts for rows in _rows(part))
             one_table = len({part.table and part.table.id for part in parts}) == 1
             yield from batches if one_table else in_order(batches, "_" if self._followed else "")
+
+
+def _rows(part: plan.Slice) -> Iterator[pa.RecordBatch]:
+    for rows in plan.read(part):
+        if part.table is not None:
+            unreadable.refuse(rows, part.table)
+        yield rows
 
 
 def in_order(batches: Iterable[pa.RecordBatch], prefix: str) -> Iterator[pa.RecordBatch]:

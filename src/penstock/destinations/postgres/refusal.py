@@ -17,6 +17,7 @@ from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection, without_values
+from penstock.spark import unreadable
 
 Try = Callable[[int, int], None]
 """Applies the rows `[first, end)` alone; raises if one of them is refused."""
@@ -65,6 +66,7 @@ def refused(
         table=place.delivery.table.name,
         key=described(columns, values),
         column=error.diag.column_name or _column(place, error),
+        remedy=unreadable.REMEDY if isinstance(error, psycopg.errors.CharacterNotInRepertoire) else None,
     )
 
 
@@ -97,7 +99,7 @@ def line_of(blocks: Iterable[bytes], number: int) -> str:
     for block in blocks:
         lines = block.count(b"\n")
         if number <= lines:
-            return block.split(b"\n")[number - 1].decode()
+            return block.split(b"\n")[number - 1].decode(errors="replace")
         number -= lines
     return ""
 
