@@ -71,14 +71,14 @@ class Running:
     def until_equal(
         self, source: Database, destination: Database, tables: Callable[[], list[TableName]]
     ) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while told := difference(source, destination, tables()):
             if self.error is not None:
                 raise self.error
             assert time.monotonic() < end, told
             time.sleep(0.2)
 
-    def until(self, check: Callable[[], object], seconds: float = 60) -> Any:
+    def until(self, check: Callable[[], object], seconds: float = 120) -> Any:
         """Wait until `check` gives something true, and return that; raises what ended the pipeline."""
         end = time.monotonic() + seconds
         while not (found := check()):

@@ -91,7 +91,8 @@ def describe(connection: Connection, name: str) -> SlotState | None:
         restart_lsn=_lsn(slot["restart_lsn"]),
         wal_status=slot["wal_status"],
         safe_wal_size=slot["safe_wal_size"],
-        conflicting=bool(slot.get("conflicting")),
+        # 16 says so of every slot that it invalidated; one whose WAL was removed needs none any more.
+        conflicting=bool(slot.get("conflicting")) and slot["restart_lsn"] is not None,
         invalidation_reason=slot.get("invalidation_reason"),
         retained=row[2] or 0,
         behind=row[3] or 0,
