@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from penstock.embedded.postgres import PostgresServer, bundled_bin
 from tests.bed import Database, fresh_database, started_server
@@ -34,6 +35,10 @@ ON_EVERY_SERVER = ("postgres", "capture", "spool", "destinations")
 
 _servers: dict[Path, PostgresServer] = {}
 _begun = time.monotonic()
+
+# How long one example takes is the machine's matter: other tests run beside it.
+settings.register_profile("beside others", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("beside others")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

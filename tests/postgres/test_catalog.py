@@ -253,7 +253,7 @@ def test_tables_that_are_locked_are_told_without_waiting(database: Database, con
         ),
         *(f"create index on locked{n} ((id + 1))" for n in range(10)),
     )
-    wait_briefly(connection)
+    wait_briefly(connection, 60_000)
     with database.connect() as other:
         other.execute("begin; lock table part in access exclusive mode")
         for n in range(10):
@@ -262,7 +262,7 @@ def test_tables_that_are_locked_are_told_without_waiting(database: Database, con
         found = {table.name.name: table for table in captured(connection)}
         seen = outline.look(connection, "p")
         shapes = outline.shapes(connection, seen.tables)
-        assert time.monotonic() - begun < 1.5
+        assert time.monotonic() - begun < 30, "no lock was waited for"
     assert len(found) == 12
     assert {table.name.name for table in seen.tables.values()} == found.keys() | {"part", "rest"}
     assert len(shapes) == len(seen.tables)
@@ -310,6 +310,6 @@ def test_domains_on_domains_cost_no_time(database: Database, connection: Connect
         maker.execute(f"create table t (id int primary key, shallow d9, {columns})".encode())
     begun = time.monotonic()
     found = table(connection, "t")
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20  # not a claim of speed
     assert found.columns[1].domain_of == "integer"
     assert found.columns[2].domain_of is None
