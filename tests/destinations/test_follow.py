@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from penstock.destinations.protocol import Kind, Run, TableChanges
@@ -163,3 +164,52 @@ def test_changes_that_a_copy_holds_are_not_followed_in_it(given: Given, database
     seen = Visibility(0x1100, 0x1100)  # transactions of made spools have their commit's position as id
     target.hand_over("first", given.changes(USERS.id, given.start, end, seen), end)
     assert database.query("select id, more from app.users order by id") == [(1, "copied"), (2, "own")]
+
+
+def test_a_name_that_a_dropped_column_had_is_given_to_another(given: Given, database: Database) -> None:
+    """In a table of ours the column goes; in a user's it stays, with the values that its name has now."""
+    database.execute(
+        "create schema app",
+        "create table app.theirs (id int primary key, a text not null, b text, c text, note text)",
+    )
+    names = {"id": "int4", "a": "text", "b": "text", "c": "text"}
+    for id, name in ((1, "ours"), (2, "theirs")):
+        given.deliver(table(id, f"public.{name}", names))
+    target = given.target()
+    given.spool.insert(table(1, "public.ours", names), ("1", "a", "b", "c"))
+    given.spool.insert(table(2, "public.theirs", names), ("2", "a", "b", "c"))
+    assert given.write(target, given.spool.commit()) == []
+    for id, name in ((1, "ours"), (2, "theirs")):
+        after = table(id, f"public.{name}", {"id": "int4", "a": "text", "b": "text", "c": "text"}, 2)
+        given.evolve(
+            after,  # `a` went, `b` and `c` moved on, `c` is a new one
+            SchemaChange(added=((after.columns[3], None),), dropped=("a",), renamed=(("c", "b"), ("b", "a"))),
+        )
+        given.spool.insert(after, ("3", "new a", "new b", "new c"))
+    assert given.write(target, given.spool.commit()) == []
+    new = (3, "new a", "new b", "new c")
+    assert database.query("select id, a, b, c from app.ours order by id") == [(1, "b", "c", None), new]
+    assert database.query("select id, a, b, c, note from app.theirs order by id") == [
+        (2, "b", "c", None, None), (*new, None),
+    ]  # fmt: skip
+
+
+def test_of_several_sources_one_drops_a_column_and_makes_it_again(
+    given: Given, database: Database, tmp_path: Path
+) -> None:
+    other = Given(given.spark, database, tmp_path / "us")
+    given.deliver(USERS)
+    other.deliver(USERS, source="us")
+    target = given.target(("eu", "us"), source_column="source")
+    given.spool.insert(USERS, ("1", "eu", None))
+    assert given.write(target, given.spool.commit()) == []
+    end = other.spool.insert(USERS, ("1", "us", None)).commit()
+    assert target.write(other.batch(end, source="us")) == []
+    again = replace(USERS, version=2, columns=(USERS.columns[0], USERS.columns[2], USERS.columns[1]))
+    given.evolve(again, SchemaChange(added=((USERS.columns[1], None),), dropped=("name",)))
+    given.spool.insert(again, ("2", None, "new"))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select source, id, name from app.users order by 1, 2") == [
+        ("eu", 1, None), ("eu", 2, "new"), ("us", 1, "us"),
+    ]  # fmt: skip
+    other.close()
