@@ -77,7 +77,7 @@ class Source:
             numbers={attribute.name: number for number, attribute in self.attributes.items()},
             highest=self.highest,
             marks={number: str(attribute.mark) for number, attribute in self.attributes.items()},
-            missing={a.name: a.missing for a in self.attributes.values() if a.missing is not None},
+            missing={a.name: [a.missing] for a in self.attributes.values() if a.missing is not None},
             files={"1": self.file},
             row_filter=None,
             bytes=0,

@@ -60,12 +60,19 @@ def test_columns_whose_names_come_back(
             f"create table {name} (id int primary key, a text, b text)",
             f"insert into {name} select n, 'a ' || n, 'b ' || n from generate_series(1, 3) n",
         )
+    source.execute(
+        "create table parts (id int primary key, a text) partition by range (id)",
+        "create table parts_low partition of parts for values from (0) to (5)",
+        "create table parts_high partition of parts default",
+        "insert into parts select n, 'a ' || n from generate_series(1, 8) n",
+    )
     copies = destination, Consumer(source, rebuilt), rebuilt
-    tables = [TableName("public", name) for name in CHANGES]
+    tables = [TableName("public", name) for name in (*CHANGES, "parts")]
     file = configuration(tmp_path, source, to_postgres(destination), to_files(tmp_path))
     with running(file, spark) as pipeline:
         until_all_have(pipeline, source, copies, tables)
         source.execute(*(f"begin; {change.format(name)}; commit" for name, change in CHANGES.items()))
+        source.execute("alter table parts add b text default 'default'", "insert into parts values (9)")
         until_all_have(pipeline, source, copies, tables)
 
 

@@ -120,7 +120,10 @@ def _change(
         if before is None:
             if number not in names or _type(now.schema, names[number]) != column.type:
                 return CopyAnew("its columns changed again before the change could be followed")
-            added.append((column, now.missing.get(names[number])))
+            texts = now.missing.get(names[number], [])
+            if len(texts) > 1:
+                return CopyAnew(f"its partitions differ in what rows have in {column.name}")
+            added.append((column, next(iter(texts), None)))
             continue
         if before.name != column.name:
             renamed.append((before.name, column.name))

@@ -8,7 +8,7 @@ table's file is another then).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.capture.schemas import described, schema_of
 from penstock.config import SourceConfig
 from penstock.model import ZERO, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.postgres import catalog, outline, publication
+from penstock.postgres.catalog import LEAVES
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.postgres.outline import Outlines, Shape
 from penstock.postgres.publication import PublishedTable
@@ -39,8 +40,9 @@ class Facts:
     marks: Mapping[int, str]
     """By number: which transaction wrote the catalog's row of a column. The same mark later says that the
     column kept name and type all the while."""
-    missing: Mapping[str, str]
-    """By column: what rows have that were there before the column was, where that is not NULL."""
+    missing: Mapping[str, Sequence[str]]
+    """By column: what rows have that were there before the column was, where that is not NULL. A partitioned
+    table's leaves may have several of them."""
     files: Mapping[str, int]
     """`relfilenode` of the table or of each leaf partition, by oid: another after a rewrite."""
     row_filter: str | None
@@ -179,13 +181,17 @@ select c.oid,
                     and k.place <= i.indnkeyatts), '{}'),
        (select jsonb_object_agg(attname, attnum) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped),
-       (select jsonb_object_agg(attname, (attmissingval::text::text[])[1]) from pg_attribute
-         where attrelid = c.oid and attnum > 0 and not attisdropped and atthasmissing),
+       (select jsonb_object_agg(attname, texts) from (
+            select a.attname, jsonb_agg(distinct (a.attmissingval::text::text[])[1]) texts
+              from pg_class l join pg_attribute a on a.attrelid = l.oid
+             where l.relkind = 'r' and l.oid in {leaves}
+               and a.attnum > 0 and not a.attisdropped and a.atthasmissing
+             group by a.attname) m),
        c.relnatts,
        (select jsonb_object_agg(attnum, xmin::text) from pg_attribute
          where attrelid = c.oid and attnum > 0 and not attisdropped)
   from pg_class c where c.oid = any (%s)
-"""
+""".replace("{leaves}", LEAVES)
 
 
 def foreseen(source: SourceConfig) -> list[TableSchema]:
