@@ -47,6 +47,9 @@ _WIDER = {
     "numeric(10,2)": "numeric(20,2)",
 }
 
+Did = tuple[str | None, ...]
+"""What became of one column: `add`, its name, what rows have in it; `drop`, its name; `rename`, from, to."""
+
 
 class Writer:
     STEPS: ClassVar[dict[str, int]] = {
@@ -233,67 +236,82 @@ class Writer:
     def _schema(self) -> None:
         table = self._pick()
         free = [c for c in table.columns if not (c.fixed or c.reference)]
-        kinds = ["add", "add with default", "rename", "rename", "move", "widen", "identity"]
+        kinds = ["add", "add with default", "rename", "rename", "swap names", "move", "widen", "identity"]
         if len(table.columns) > 16:
             kinds = ["drop"]
         elif free:
             kinds += ["drop", "drop"]
         kind = self._random.choice(kinds)
         did = {"add": self._add, "add with default": self._add_with_default, "drop": self._drop,
-               "rename": self._rename, "move": self._move, "widen": self._widen,
-               "identity": self._identity}[kind](table)  # fmt: skip
-        if did:
-            leaves = self._statement("select relid::oid from pg_partition_tree({})", sql.Literal(table.oid))
-            told = {"tables": [table.oid, *(leaf for (leaf,) in leaves)], "did": did}
+               "rename": self._rename, "swap names": self._swap_names, "move": self._move,
+               "widen": self._widen, "identity": self._identity}[kind](table)  # fmt: skip
+        leaves = self._statement("select relid::oid from pg_partition_tree({})", sql.Literal(table.oid))
+        tables = [table.oid, *(leaf for (leaf,) in leaves)]
+        for each in did:
+            told = {"tables": tables, "did": each}
             name = sql.Identifier(SCHEMA_CHANGES.schema, SCHEMA_CHANGES.name)
             self._statement("insert into {} (told) values ({})", name, sql.Literal(json.dumps(told)))
         self._look()
         self._done[f"schema: {kind}"] += 1
 
-    def _add(self, table: Table) -> tuple[str | None, ...]:
-        name, type = self._new_name(), self._random.choice(_ADDABLE)
+    def _add(self, table: Table) -> list[Did]:
+        name, type = self._new_name(table), self._random.choice(_ADDABLE)
         self._alter(table, "add {} {}", sql.Identifier(name), sql.SQL(type))
-        return "add", name, None
+        return [("add", name, None)]
 
-    def _add_with_default(self, table: Table) -> tuple[str | None, ...]:
-        name, type = self._new_name(), self._random.choice(_ADDABLE)
+    def _add_with_default(self, table: Table) -> list[Did]:
+        name, type = self._new_name(table), self._random.choice(_ADDABLE)
         default = sql.Literal(values.VALUES[type](self._random))
         null = sql.SQL(self._random.choice(("null", "not null")))
         self._alter(table, "add {} {} {} default {}", sql.Identifier(name), sql.SQL(type), null, default)
         (printed,) = self._statement("select concat({}::{})", default, sql.SQL(type)).fetchall()[0]
-        return "add", name, printed
+        return [("add", name, printed)]
 
-    def _drop(self, table: Table) -> tuple[str | None, ...]:
+    def _drop(self, table: Table) -> list[Did]:
         free = [c.name for c in table.columns if not (c.fixed or c.reference)]
         name = self._random.choice(free)
         self._alter(table, "drop {}", sql.Identifier(name))
-        return "drop", name
+        return [("drop", name)]
 
-    def _rename(self, table: Table) -> tuple[str | None, ...]:
-        old, new = self._random.choice(table.columns).name, self._new_name()
+    def _rename(self, table: Table) -> list[Did]:
+        return [self._rename_column(table, self._random.choice(table.columns).name, self._new_name(table))]
+
+    def _swap_names(self, table: Table) -> list[Did]:
+        if len(table.columns) < 2:
+            return []
+        one, other = (column.name for column in self._random.sample(table.columns, 2))
+        names = (one, "aside"), (other, one), ("aside", other)
+        return [self._rename_column(table, old, new) for old, new in names]
+
+    def _rename_column(self, table: Table, old: str, new: str) -> Did:
         self._alter(table, "rename {} to {}", sql.Identifier(old), sql.Identifier(new))
         return "rename", old, new
 
-    def _move(self, table: Table) -> tuple[str | None, ...]:
-        name = f"{table.name.name[:40]}~{self._random.randrange(1000)}"
+    def _move(self, table: Table) -> list[Did]:
+        """To one of a few names, which the table may have had before."""
+        names = [f"{table.name.name.split('~')[0]}~{number}" for number in range(3)]
+        name = self._random.choice([name for name in names if name != table.name.name])
         self._alter(table, "rename to {}", sql.Identifier(name))
-        return ()
+        return []
 
-    def _widen(self, table: Table) -> tuple[str | None, ...]:
+    def _widen(self, table: Table) -> list[Did]:
         """To a type under which every value prints as before."""
         candidates = [c for c in table.columns if c.type in _WIDER and not (c.fixed and table.partitioned)]
         if candidates:
             column = self._random.choice(candidates)
             self._alter(table, "alter {} type {}", sql.Identifier(column.name), sql.SQL(_WIDER[column.type]))
-        return ()
+        return []
 
-    def _identity(self, table: Table) -> tuple[str | None, ...]:
+    def _identity(self, table: Table) -> list[Did]:
         if table.unique and not table.partitioned and table.identity in "df":
             self._alter(table, "replica identity {}", sql.SQL("full" if table.identity == "d" else "default"))
-        return ()
+        return []
 
-    def _new_name(self) -> str:
-        return f"{self._random.choice(('c', 'Neue Spalte', 'order'))} {self._random.randrange(10**6)}"
+    def _new_name(self, table: Table) -> str:
+        """One of a few: names come back."""
+        taken = {column.name for column in table.columns}
+        names = [f"{word} {number}" for word in ("c", "Neue Spalte", "order") for number in range(7)]
+        return self._random.choice([name for name in names if name not in taken])
 
     def _alter(self, table: Table, action: str, *parts: sql.Composable) -> None:
         self._statement("alter table {} " + action, table.quoted, *parts)
