@@ -68,7 +68,7 @@ class Arrivals:
 
     def let_go(self, reached: Lsn) -> None:
         """Of the tables that the stream has passed the end of."""
-        for state in list(self._tables):
+        for state in list(self._tables) if self._leaving else ():
             left = self._leaving.get(state.key.table)
             if left is not None and left <= reached:
                 self._stream.target.forget(self._stream.feed.name, state.key.table)
