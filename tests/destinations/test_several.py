@@ -72,6 +72,21 @@ def test_two_sources_with_the_same_keys_do_not_touch_each_other(
     other.close()
 
 
+def test_a_table_by_itself_asks_for_nothing_that_is_known_of_others(given: Given, database: Database) -> None:
+    """The ledger of thousands of tables is not read for each of them."""
+    given.deliver(USERS)
+    target = given.target(consistency="table")
+    given.spool.insert(USERS, ("1", "x", None))
+    assert given.write(target, given.spool.commit()) == []
+    database.execute(
+        "insert into penstock.tables (pipeline, destination, source, table_id, source_table, target,"
+        " schema_version, error) values ('shop', 'warehouse', 'eu', 77, 'o', 'o', 1, '\"of no kind\"')"
+    )
+    given.spool.insert(USERS, ("2", "y", None))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select count(*) from app.users") == [(2,)]
+
+
 def test_a_reader_sees_only_whole_transactions_of_the_source(given: Given, database: Database) -> None:
     """Money moves between rows of two tables: its sum is right whenever one looks."""
     chance = random.Random(5)

@@ -183,6 +183,24 @@ def test_somebody_elses_export_is_followed(
     assert counted == [(3, 2)], "one of the three changes since START is in the export"
 
 
+def test_an_export_that_never_comes_gives_way_to_a_copy_of_ours(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    make_users(source)
+    consumer = Consumer(source, destination)
+    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+        abandoned = ask(source, external=True)
+        pipeline.until(lambda: status(source, abandoned) == "active")
+        source.execute("update users set name = 'waits' where id = 1")
+        ours = ask(source)
+        completed(pipeline, source, ours)
+        assert status(source, abandoned) == "completed"
+        source.execute("update users set name = 'goes on' where id = 2")
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+    assert full_copies(source) == 2
+
+
 def test_a_table_that_is_renamed_and_locked_while_it_is_reloaded(
     spark: SparkSession,
     source: Database,

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.embedded.postgres import PostgresServer
 from tests.bed import Database, fresh_database
+from tests.pipeline.stepping import bed as bed
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.model import Lsn
-from penstock.model.errors import PositionGone, SpoolInUse, WrongSpool
+from penstock.model.errors import PositionGone, SpoolFull, SpoolInUse, SpoolUnreachable, WrongSpool
 from penstock.spool import segment
 from penstock.spool.manifest import Identity, Manifest
 from penstock.spool.writer import SpoolWriter, is_captured
@@ -179,3 +179,20 @@ def test_the_name_of_a_segment_is_never_used_again(tmp_path: Path) -> None:
         writer.append(transaction(START.value + 20, 1), 1, Lsn(START.value + 21))
         writer.cut()
         assert not writer.manifest.files() & before
+
+
+def test_a_manifest_without_room_says_so_and_goes_on_when_there_is_some(tmp_path: Path) -> None:
+    """A consumer writes it, too: what passes by itself must not end a pipeline."""
+    with writing(tmp_path), closing(Manifest.open(tmp_path)) as manifest:
+        ((pages,),) = manifest._db.execute("pragma page_count").fetchall()
+        manifest._db.execute(f"pragma max_page_count = {pages}")
+        with pytest.raises(SpoolFull):
+            manifest.register("x" * 100_000, START)
+        manifest._db.execute("pragma max_page_count = 10000")
+        manifest.register("reader", START)
+        manifest._db.execute("pragma busy_timeout = 0")
+        other = Manifest.open(tmp_path)
+        with closing(other), other.transaction(), pytest.raises(SpoolUnreachable):
+            manifest.advance("reader", Lsn(0x2000))
+        manifest.advance("reader", Lsn(0x2000))
+        assert manifest.consumers() == {"reader": Lsn(0x2000)}

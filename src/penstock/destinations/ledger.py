@@ -199,13 +199,14 @@ def move(connection: Connection, stream: Stream, to: Lsn, complete_through: date
     )
 
 
-def known(connection: Connection, stream: Stream) -> dict[TableId, Known]:
+def known(connection: Connection, stream: Stream, only: TableId | None = None) -> dict[TableId, Known]:
+    """By table; `only` one where no other is asked for: there may be thousands."""
     rows = connection.execute(
         """
         select table_id, copy, schema_version, position::text, error, made from penstock.tables
-        where (pipeline, destination, source) = (%s, %s, %s)
+        where (pipeline, destination, source) = (%s, %s, %s) and (%s::bigint is null or table_id = %s)
         """,
-        stream.key,
+        (*stream.key, only, only),
     )
     return {
         TableId(id): Known(copy, version, _lsn(at), from_dict(error) if error else None, made)

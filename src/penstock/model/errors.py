@@ -138,6 +138,10 @@ class SpoolFull(PenstockError):
     """There is no room for the spool."""
 
 
+class SpoolUnreachable(PenstockError):
+    """The manifest of the spool cannot be read or written at the moment."""
+
+
 class PositionGone(PenstockError):
     """A reader asks for changes that the spool no longer has."""
 
@@ -227,6 +231,10 @@ class StorageFailed(PenstockError):
     """Where files are to be written they cannot be: no room, no permission, no such place."""
 
 
+class CopyNeeded(PenstockError):
+    """The table does not follow the stream any more: it is copied anew, for this reason."""
+
+
 class TransformRefused(PenstockError):
     """A transform (`where`, `set`, `drop`) cannot be carried out."""
 
@@ -311,6 +319,9 @@ POLICY: dict[type[PenstockError], Policy] = {
         Scope.SOURCE, False, "Restore the file from a backup, or remove the spool and copy the tables anew"
     ),
     SpoolFull: Policy(Scope.SOURCE, True, "Make room; capture goes on by itself and nothing is lost"),
+    SpoolUnreachable: Policy(
+        Scope.SOURCE, True, "Check the disk and the folder's permissions; it goes on by itself"
+    ),
     PositionGone: Policy(
         Scope.SOURCE,
         False,
@@ -395,6 +406,7 @@ POLICY: dict[type[PenstockError], Policy] = {
     StorageFailed: Policy(
         Scope.SOURCE, True, "Make room, or let the place be written; it goes on by itself and nothing is lost"
     ),
+    CopyNeeded: Policy(Scope.TABLE, True, "It is copied anew by itself"),
     TransformRefused: Policy(
         Scope.TABLE, False, "Mend the table's `where`, `set` or `drop`, start again and run `penstock retry`"
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.model import Lsn, TableId
@@ -62,15 +63,19 @@ class Arrivals:
 
     def _add(self, found: Found, tables: Iterable[TableId]) -> None:
         feed = self._stream.feed
-        added = {table: self._tables.add(found.tables[table], feed.fresh.get(table)).name for table in tables}
+        added = {table: found.tables[table].schema.name for table in tables}
         if added:
             self._stream.target.expect(feed.name, added)
+        for table in added:
+            self._tables.add(found.tables[table], feed.fresh.get(table))
 
     def let_go(self, reached: Lsn) -> None:
         """Of the tables that the stream has passed the end of."""
         for state in list(self._tables) if self._leaving else ():
             left = self._leaving.get(state.key.table)
             if left is not None and left <= reached:
-                self._stream.target.forget(self._stream.feed.name, state.key.table)
-                self._tables.remove(state)
+                self._stream.unfinished.do(
+                    partial(self._stream.target.forget, self._stream.feed.name, state.key.table),
+                    partial(self._tables.remove, state),
+                )
                 del self._leaving[state.key.table]

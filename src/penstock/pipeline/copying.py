@@ -21,10 +21,11 @@ import psycopg
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.destinations.protocol import TableCopy
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.model.text import told
 from penstock.pipeline import facts, gaps
@@ -102,15 +103,25 @@ class Copier:
         try:
             self._attempt(stream, state)
         except PenstockError as error:
-            if not stream.stopping.is_set():
-                stream.fail(state, error, None)
+            self._fail(stream, state, error)
         except Exception as error:
             if not stream.stopping.is_set():
                 self._log.exception("copy failed", table=str(state.name))
-                stream.fail(state, PenstockError(f"the copy failed: {told(error)}"[:1000]), None)
+            self._fail(stream, state, PenstockError(f"the copy failed: {told(error)}"[:1000]))
         finally:
             with self._lock:
                 del self._running[state.key]
+
+    def _fail(self, stream: Stream, state: TableState, error: PenstockError) -> None:
+        """Put down that the copy failed: until then the table would count as being copied."""
+        backoff = Backoff(self._config.retry.initial, self._config.retry.max)
+        while not stream.stopping.is_set():
+            try:
+                stream.fail(state, error, None)
+                break
+            except StateUnreachable as away:
+                self._log.warning("waiting", error=str(away))
+                stream.stopping.wait(backoff.pause())
 
     def _attempt(self, stream: Stream, state: TableState) -> None:
         conninfo, table = stream.feed.spec.conninfo, state.key.table

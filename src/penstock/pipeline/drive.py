@@ -1,7 +1,8 @@
 """Spark's query for one source and destination, and the patience with which its batches are delivered.
 
-Everything is done under one lock, in Spark's callback for a batch or in the pipeline's thread between two of
-them, so nothing races.
+Everything is done under one lock, in Spark's callback for a batch or between two of them, so nothing races.
+While a stream is idle that is done in a thread of its own: to hand over a large table takes long, and nobody
+else is to wait for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +61,8 @@ class Drive:
         self._work = work
         self._backoff = Backoff(config.retry.initial, config.retry.max)
         self._lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{feed.name} to {destination.name}")
+        self._settling: Future[None] | None = None
         self._query: StreamingQuery | None = None
         self._checkpoint = ""
         self._waits_for: PenstockError | None = None
@@ -96,6 +100,7 @@ class Drive:
         self.stopping.set()
         with self._lock:
             pass
+        self._thread.shutdown(wait=True)
         if self._query is not None:
             self._query.stop()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -113,8 +118,11 @@ class Drive:
             self.start(spark)
 
     def _batch(self, _frame: DataFrame, number: int) -> None:
-        """Called by Spark. What is raised here ends the query; `check` then tells of it."""
-        end = ranges.end_of(Path(self._checkpoint), number)
+        """Called by Spark."""
+        self.deliver(ranges.end_of(Path(self._checkpoint), number))
+
+    def deliver(self, end: Lsn) -> None:
+        """A batch, up to there. What is raised here ends the query; `check` then tells of it."""
         with self._lock:
             try:
                 self._patiently(lambda: self._work.apply(end))
@@ -173,9 +181,17 @@ class Drive:
             self._store.waits(self._feed.name, self._destination.name, error)
 
     def tick(self) -> None:
-        """In the pipeline's thread, now and then: an idle stream has no batches to settle things after."""
-        if time.monotonic() < self._again_at or self.stopping.is_set():
+        """In the pipeline's thread, now and then: an idle stream has no batches to settle things after.
+        Raises what the last time ended with, if that cannot be waited for."""
+        if self._settling is not None and not self._settling.done():
             return
+        if self._settling is not None:
+            self._settling.result()
+        if time.monotonic() >= self._again_at and not self.stopping.is_set():
+            self._settling = self._thread.submit(self.settle)
+
+    def settle(self) -> None:
+        """If no batch is being delivered."""
         if not self._lock.acquire(blocking=False):
             return
         try:

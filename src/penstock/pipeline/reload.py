@@ -33,6 +33,7 @@ from penstock.model.ddl import END, START, Marker, marker_text
 from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
+from penstock.pipeline.tables import RELOAD
 from penstock.postgres import ddl
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.state.store import TableState
@@ -63,8 +64,22 @@ def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
     witness."""
     for marker in markers:
         state = stream.tables.get(marker.table)
-        if marker.action == START and not marker.external and state is not None and state.phase.streams:
+        if marker.action != START or marker.external or state is None:
+            continue
+        if may_begin(state):
             stream.copy_anew(state, f"reload {marker.export_id}")
+        elif state.phase is not Phase.INIT:  # when the copy that is being made is there
+            stream.tables.put(replace(state, detail={**state.detail, RELOAD: True}))
+
+
+def may_begin(state: TableState) -> bool:
+    """Whether a copy of ours can be begun: not while another is being made. It mends what stopped a table,
+    and takes the place of somebody else's copy that does not come."""
+    return state.phase in (Phase.READY, Phase.ERRORED) or waits_for_export(state)
+
+
+def waits_for_export(state: TableState) -> bool:
+    return state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None
 
 
 class Reloads:
@@ -122,11 +137,13 @@ class Reloads:
     def _take_on(self, reload: Reload, state: TableState, asked: bool) -> None:
         """`asked`: the status is that of this moment, and not one from before."""
         streams, active = state.phase.streams, reload.status is ReloadStatus.ACTIVE
-        if reload.status is ReloadStatus.QUEUED and streams and self._has_room(reload):
+        if reload.status is ReloadStatus.QUEUED and self._may_begin(reload, state):
+            if not reload.external:
+                self.cancel_export(state)
             self._target.begin_reload(self._source, reload)
             self._stop(reload, state)
             self._open = None
-        elif active and streams and asked:
+        elif active and asked and (streams or (not reload.external and may_begin(state))):
             self._stop(reload, state)  # a crash came between the two
         elif active and streams:
             self._open = None  # it was handed over
@@ -134,6 +151,18 @@ class Reloads:
             self._go_on(reload, state)
         elif reload.status is ReloadStatus.EXPORTED:
             self._comment(reload.table, lambda connection: self._end(connection, reload))
+
+    def cancel_export(self, state: TableState) -> None:
+        """Somebody else's copy is waited for no longer."""
+        if waits_for_export(state):
+            for one in self._target.reloads(self._source):
+                if (one.table, one.external, one.status) == (state.key.table, True, ReloadStatus.ACTIVE):
+                    self._target.complete_reload(self._source, one)
+            self._open = None
+
+    def _may_begin(self, reload: Reload, state: TableState) -> bool:
+        ready = state.phase.streams if reload.external else may_begin(state)
+        return ready and self._has_room(reload)
 
     def _has_room(self, reload: Reload) -> bool:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
@@ -145,7 +174,6 @@ class Reloads:
             self._stream.copy_anew(state, f"reload {reload.export_id}")
             return
         position, why = self._stream.position, PenstockError("it waits for a copy")
-        self._stream.target.hold(self._source, reload.table, position, why)
         waiting = replace(
             state,
             phase=Phase.FINISHED_COPY,
@@ -154,8 +182,11 @@ class Reloads:
             snapshot=None,
             snapshot_lsn=None,
         )
-        self._stream.tables.hold_at(waiting, position)
-        self._stream.tables.put(waiting, "somebody else copies it")
+        self._stream.unfinished.do(
+            partial(self._stream.target.hold, self._source, reload.table, position, why),
+            partial(self._stream.tables.hold_at, waiting, position),
+            partial(self._stream.tables.put, waiting, "somebody else copies it"),
+        )
 
     def _go_on(self, reload: Reload, state: TableState) -> None:
         """His copy is there: the stream hands it over, with what is not in it."""

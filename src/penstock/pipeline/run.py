@@ -38,8 +38,8 @@ from penstock.pipeline.copying import Copier
 from penstock.pipeline.facts import foreseen
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.rules import Finding
-from penstock.pipeline.stream import RELOAD, Stream
-from penstock.pipeline.tables import to_be_copied
+from penstock.pipeline.stream import Stream
+from penstock.pipeline.tables import RELOAD, to_be_copied
 from penstock.postgres.connection import connect
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.session import LOG, session
@@ -304,15 +304,17 @@ class Lane:
     def open(self, store: Store, spark: SparkSession) -> Stream | None:
         if time.monotonic() < self._again_at or not self.feed.readable:
             return None
-        stream = Stream(self._config, self.feed, self._target, self._destination, store)
+        stream = None
         try:
+            stream = Stream(self._config, self.feed, self._target, self._destination, store)
             self._target.open(spark)
             if stream.start(spark):
                 return stream
             stream.stop()
             self._again_at = time.monotonic() + YOUNG
         except PenstockError as error:
-            stream.stop()
+            if stream is not None:
+                stream.stop()
             error.at(destination=self._target.name)
             if not error.retry and not (self._has_run and error.policy.scope is not Scope.RUN):
                 raise
@@ -340,8 +342,8 @@ def _asked_again(state: TableState) -> TableState | None:
 
 
 def _asked_to_reload(state: TableState) -> TableState | None:
-    """The stream does it between two batches."""
-    return replace(state, detail={**state.detail, RELOAD: True}) if state.phase.streams else None
+    """The stream does it between two batches; for a table that is being copied, after that copy."""
+    return replace(state, detail={**state.detail, RELOAD: True}) if state.phase is not Phase.INIT else None
 
 
 def _copied(done: int, state: TableState) -> TableState | None:

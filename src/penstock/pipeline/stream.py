@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from pyspark.sql import SparkSession
@@ -28,7 +29,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import Recorded, TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import PenstockError, Scope, TargetTaken
+from penstock.model.errors import CopyNeeded, PenstockError, Scope, TargetTaken, TransformRefused
 from penstock.model.phases import Phase
 from penstock.pipeline import history, went_back
 from penstock.pipeline.arrivals import Arrivals
@@ -38,15 +39,14 @@ from penstock.pipeline.evolution import CopyAnew, is_newer
 from penstock.pipeline.facts import Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.places import Places
-from penstock.pipeline.reload import Reloads, reload_at_once
+from penstock.pipeline.reload import Reloads, may_begin, reload_at_once
 from penstock.pipeline.rewind import is_gone
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.tables import RELOAD, Tables
 from penstock.pipeline.transform import Transforms
+from penstock.pipeline.unfinished import Unfinished
 from penstock.spark.plan import Slice
 from penstock.state.store import Store, TableState
 
-RELOAD = "reload"
-"""In a table's `detail`: it is to be copied anew."""
 TOLD = 5.0
 """Seconds between two notes of an idle stream's progress."""
 
@@ -67,6 +67,7 @@ class Stream:
         self.places = Places(feed, self.tables)
         self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
         self.drive = Drive(config, feed, destination, store, self)
+        self.unfinished = Unfinished()
         self.arrivals = Arrivals(self)
         self.reloads = Reloads.of(self)
         self.transforms: Transforms
@@ -105,6 +106,7 @@ class Stream:
         self._find_gaps(there)
         if self.target.remembers and there != self.position:
             self.target.begin(self.feed.name, self.position)
+        self.tables.release_idle()
         self.arrivals.look(self.feed.found)
         self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
         self.drive.start(spark)
@@ -125,7 +127,9 @@ class Stream:
             there = recorded.get(state.key.table)
             if state.phase is Phase.DATA_SYNC:
                 self.tables.copy_anew(replace(state, phase=Phase.INIT), "the copy was interrupted")
-            elif state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy:
+            elif (state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy) or (
+                state.phase is Phase.ERRORED and state.position and there is not None and not there.error
+            ):
                 self._take_up(state, there)
             elif state.phase.streams and self.target.remembers:
                 if there is None:
@@ -137,10 +141,14 @@ class Stream:
         """A table that streams, or was handed over, with the schema that the destination has of it."""
         facts = self.feed.found.tables.get(state.key.table)
         after = self.changes.reconciled(state, there.version, facts)
-        if isinstance(after, CopyAnew):
+        if isinstance(there.error, CopyNeeded):
+            self.tables.copy_anew(state, there.error.reason)
+        elif isinstance(after, CopyAnew):
             self.copy_anew(state, after.why)
         elif state.phase is Phase.FINISHED_COPY:
             self.tables.streams(after, "it had been handed over")
+        elif state.phase is Phase.ERRORED:
+            self.tables.streams(after, "it had caught up")
         elif there.error is not None:
             self.fail(after, there.error, there.position)
         else:
@@ -172,7 +180,10 @@ class Stream:
     # A batch
 
     def apply(self, end: Lsn) -> None:
+        self.unfinished.finish()
         begun, start = time.monotonic(), self.position
+        if end <= start:
+            return  # that was what had been begun
         found_parts = self.changes.parts(start, end)
         told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
         markers, refused = history.markers(told, self.feed.marker)
@@ -191,36 +202,40 @@ class Stream:
                 after.append(found[1])
         moved = {one.key.table for one in after if one.target != streaming[one.key.table].target}
         chosen.sort(key=lambda one: one.delivery.id in moved and self._takes_anothers_place(one))
-        failed: dict[TableId, PenstockError] = {}
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
-        complete = self.feed.complete_through(end)
         messages = () if self.target.remembers else self.changes.messages(start, end)
-        if chosen or messages or self.target.remembers:  # it is to remember how far it came, in any case
-            batch = ChangeBatch(
-                self.feed.name,
-                start,
-                end,
-                tuple(chosen),
-                complete,
-                messages,
-                tuple(self.tables.tellable(told, chosen)),
-                tuple(markers),
-                tuple(refused),
-            )
-            failed = dict(self.target.write(batch))
-        for state in after:
-            error = failed.get(state.key.table)
-            if error is not None:
-                self.fail(streaming[state.key.table], error, start)
-            elif state != streaming[state.key.table]:
-                self.tables.put(state)
-        self._advance(end, complete, rows)
-        if self.reloads is not None:
-            self.reloads.seen(markers)
+        batch = ChangeBatch(
+            self.feed.name,
+            start,
+            end,
+            tuple(chosen),
+            self.feed.complete_through(end),
+            messages,
+            tuple(self.tables.tellable(told, chosen)),
+            tuple(markers),
+            tuple(refused),
+        )
+        before = [streaming[state.key.table] for state in after]
+        self.unfinished.do(partial(self._write, batch, list(zip(before, after, strict=True)), rows))
         self.transforms.clean_up()
         if chosen:
             seconds = round(time.monotonic() - begun, 3)
             self._log.debug("batch", rows=rows, tables=len(chosen), position=str(end), seconds=seconds)
+
+    def _write(self, batch: ChangeBatch, states: list[tuple[TableState, TableState]], rows: int) -> None:
+        """And put down what became of its tables, each with its state before and after it."""
+        failed: dict[TableId, PenstockError] = {}
+        if batch.tables or batch.messages or self.target.remembers:  # how far it came, in any case
+            failed = dict(self.target.write(batch))
+        for before, after in states:
+            error = failed.get(after.key.table)
+            if error is not None:
+                self.unfinished.then(partial(self.fail, before, error, batch.start))
+            elif after != before:
+                self.unfinished.then(partial(self.tables.put, after))
+        self.unfinished.then(partial(self._advance, batch.end, batch.complete_through, rows))
+        if self.reloads is not None:
+            self.unfinished.then(partial(self.reloads.seen, batch.markers))
 
     def _choose(
         self, state: TableState, parts: list[Slice], start: Lsn
@@ -235,18 +250,21 @@ class Stream:
         except PenstockError as error:
             if error.policy.scope != "table":
                 raise
-            self.target.hold(self.feed.name, state.key.table, start, error)
-            self.fail(state, error, start)
+            self.unfinished.do(
+                partial(self.target.hold, self.feed.name, state.key.table, start, error),
+                partial(self.fail, state, error, start),
+            )
         return None
 
     def copy_anew(self, state: TableState, why: str, stands: Lsn | None = None) -> None:
         """The destination is told as well, and where the table stands there, if not with the stream: it must
         not take the table for one that follows the stream."""
-        told = PenstockError(f"it is copied anew: {why}")
-        position = self.position if stands is None else stands
-        self.target.hold(self.feed.name, state.key.table, position, told)
-        self.target.expect(self.feed.name, {state.key.table: state.name})
-        self.tables.copy_anew(state, why)
+        table, position = state.key.table, self.position if stands is None else stands
+        self.unfinished.do(
+            partial(self.target.hold, self.feed.name, table, position, CopyNeeded(why)),
+            partial(self.target.expect, self.feed.name, {table: state.name}),
+            partial(self.tables.copy_anew, state, why),
+        )
 
     def _transformed(self, state: TableState, changes: TableChanges, after: TableState) -> TableChanges:
         for run in changes.runs:
@@ -284,6 +302,7 @@ class Stream:
     # Between two batches
 
     def settle(self) -> None:
+        self.unfinished.finish()
         if not self._is_between_segments():
             return
         self.arrivals.look(self.feed.found)
@@ -293,12 +312,14 @@ class Stream:
         now = datetime.now(UTC)
         self.arrivals.let_go(reached)
         for state in list(self.tables):
-            if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
+            if state.detail.get(RELOAD) and may_begin(state):
+                if self.reloads is not None:
+                    self.reloads.cancel_export(state)
+                self.copy_anew(state, "asked to reload")
+            elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
                 self._hand_over(state, reached)
             elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
                 self._retry(state, reached)
-            elif state.phase.streams and state.detail.get(RELOAD):
-                self.copy_anew(state, "asked to reload")
             elif state.phase.streams:
                 self._follow(state, reached)
         if time.monotonic() - self._told > TOLD:
@@ -341,7 +362,6 @@ class Stream:
             self.tables.copy_anew(state, changes.why)
             return
         waiting, after = changes
-        self.tables.put(replace(state, phase=Phase.CATCHUP))
         assert state.copy is not None
         self._guard(
             state,
@@ -352,7 +372,11 @@ class Stream:
         )
 
     def _retry(self, state: TableState, reached: Lsn) -> None:
-        """Take a table out of `errored`: it goes on where it stopped, or is copied anew."""
+        """Take a table out of `errored`: it goes on where it stopped, or is copied anew. Under other rules
+        than before, rows that are there would have other values."""
+        if isinstance(state.error, TransformRefused):
+            self.copy_anew(state, "retried with the rules of now")
+            return
         if state.position is None:
             self.tables.copy_anew(state, "retried")
             return
@@ -373,15 +397,17 @@ class Stream:
 
     def _guard(self, state: TableState, work: Callable[[], None], after: TableState) -> None:
         """Do something for one table: what goes wrong is that table's, unless it is the destination's."""
+        self.unfinished.do(partial(self._attempt, state, work, after))
+
+    def _attempt(self, state: TableState, work: Callable[[], None], after: TableState) -> None:
         try:
             work()
         except PenstockError as error:
             if error.policy.scope != "table":
-                self.tables.put(state)
                 raise
-            self.fail(state, error, state.position)
+            self.unfinished.then(partial(self.fail, state, error, state.position))
         else:
-            self.tables.streams(after, "caught up")
+            self.unfinished.then(partial(self.tables.streams, after, "caught up"))
 
     def _follow(self, state: TableState, reached: Lsn) -> None:
         """Follow what the catalog says where the stream has nothing to say, up to where it was read."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,6 +26,9 @@ from penstock.pipeline.facts import Facts
 from penstock.pipeline.rules import escaped, moved, rules_of
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
+
+RELOAD = "reload"
+"""In a table's `detail`: it is to be copied anew."""
 
 
 class Tables:
@@ -94,7 +98,10 @@ class Tables:
             state = replace(state, since=datetime.now(UTC))
             tell = self._log.warning if state.phase is Phase.ERRORED else self._log.info
             tell(f"table {state.phase.value}", table=str(state.name), why=str(state.error or why))
-        self._store.put(state, why)
+        if known is None:
+            self._store.put(state, why)
+        else:
+            self._store.update(state.key, partial(_still_asked_for, state), why)
 
     def remove(self, state: TableState) -> None:
         """It is no longer published: what is known of it goes, its data stays."""
@@ -124,6 +131,13 @@ class Tables:
 
     def release(self, table: TableId) -> None:
         self._manifest.forget(self._holder(table))
+
+    def release_idle(self) -> None:
+        """At the start: let go of what is held for tables that stream, or are none any more."""
+        waiting = {self._holder(state.key.table) for state in self if not state.phase.streams}
+        for consumer in self._manifest.consumers():
+            if consumer.startswith(f"{self._config.name}/") and consumer not in waiting:
+                self._manifest.forget(consumer)
 
     def _holder(self, table: TableId) -> str:
         return f"{self._config.name}/{table}"
@@ -169,6 +183,13 @@ class Tables:
             kind=Kind(self.rules(schema.name).kind),
             primary_key=tuple(detail.get("primary_key", ())),
         )
+
+
+def _still_asked_for(state: TableState, known: TableState) -> TableState:
+    """A reload may be asked for at any time: that is forgotten only when the table is to be copied."""
+    if state.phase is Phase.INIT or not known.detail.get(RELOAD):
+        return state
+    return replace(state, detail={**state.detail, RELOAD: True})
 
 
 def to_be_copied(state: TableState) -> TableState:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model import Lsn, Reached, TableId, TableSchema, private
-from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, WrongSpool
+from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, SpoolUnreachable, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool import room
 from penstock.spool.segment import Part, Segment
@@ -63,6 +63,17 @@ create table if not exists destinations (name text primary key) without rowid;
 """
 
 
+_PASSING = (
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_PROTOCOL,
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose changes a spool holds. A spool never mixes two of these."""
@@ -87,10 +98,11 @@ class Entry:
 class Manifest:
     def __init__(self, spool: Path) -> None:
         self.path = spool / "manifest.db"
-        self._db = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         self._using = threading.RLock()
+        with _explained(self.path):
+            self._db = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
-            with _opening(spool):
+            with _explained(self.path):
                 make_durable(self._db)
                 self._db.execute("pragma foreign_keys = on")
         except PenstockError:
@@ -112,7 +124,7 @@ class Manifest:
         return manifest
 
     def _begin(self, identity: Identity, start: Lsn) -> None:
-        with room.explained(self.path.parent):
+        with _explained(self.path):
             self._db.executescript(_TABLES)
         with self.transaction() as db:
             found = dict(db.execute("select key, value from meta"))
@@ -136,20 +148,20 @@ class Manifest:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._using, room.explained(self.path.parent):
+        with self._using, _explained(self.path):
             self._db.execute("begin immediate")
             try:
                 yield self._db
                 self._db.execute("commit")
             except BaseException:
-                if self._db.in_transaction:  # a full disk may have ended it
+                if self._db.in_transaction:  # what found no room SQLite has taken back by itself
                     self._db.execute("rollback")
                 raise
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         """One connection serves several threads, one at a time: a read that another one has not finished
         would make SQLite refuse to begin a transaction."""
-        with self._using, room.explained(self.path.parent):
+        with self._using, _explained(self.path):
             return self._db.execute(statement, values).fetchall()
 
     # Positions
@@ -341,12 +353,18 @@ class Manifest:
 
 
 @contextmanager
-def _opening(spool: Path) -> Iterator[None]:
+def _explained(file: Path) -> Iterator[None]:
+    """What SQLite says, as one of our errors: some of it passes, some does not."""
     try:
-        with room.explained(spool):
+        with room.explained(file.parent):
             yield
     except sqlite3.DatabaseError as error:
-        raise SpoolDamaged(f"the manifest does not open: {error}", file=spool / "manifest.db") from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
+        if code in _PASSING:
+            raise SpoolUnreachable(f"the manifest cannot be used now: {error}", file=file) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise SpoolDamaged(f"the manifest does not read: {error}", file=file) from error
+        raise
 
 
 def exists(spool: Path) -> bool:
@@ -354,7 +372,7 @@ def exists(spool: Path) -> bool:
     path = spool / "manifest.db"
     if not path.exists():
         return False
-    with _opening(spool), closing(sqlite3.connect(path, timeout=30)) as db:
+    with _explained(spool / "manifest.db"), closing(sqlite3.connect(path, timeout=30)) as db:
         found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
         return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
 
@@ -363,7 +381,7 @@ def identity(spool: Path) -> Identity | None:
     """Whose changes this spool holds; None where capture never began."""
     if not exists(spool):
         return None
-    with _opening(spool), closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
+    with _explained(spool / "manifest.db"), closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
         meta = dict(db.execute("select key, value from meta"))
     return Identity(*(meta.get(key, "") for key in ("system_id", "database", "slot")))
 

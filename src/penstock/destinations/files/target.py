@@ -170,7 +170,7 @@ class FilesTarget:
         books, table = self._books[delivery.source], delivery.table.name
         with books.transaction() as connection:
             stands = ledger.position(connection, books.stream)
-            known = ledger.known(connection, books.stream).get(delivery.id)
+            known = ledger.known(connection, books.stream, delivery.id).get(delivery.id)
             if copy is not None:
                 books.registry.look_again(connection, table)
         if ledger.is_done(known, stands, copy, delivery.table.version, position):

@@ -83,7 +83,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
     """The table to copy into. What earlier attempts at a copy of the same source's table left is removed."""
     target = endpoint.place(copy.delivery)
     stream = endpoint.stream(copy.delivery.source)
-    known = ledger.known(connection, stream).get(copy.delivery.id)
+    known = ledger.known(connection, stream, copy.delivery.id).get(copy.delivery.id)
     drop(connection, stream, copy.delivery.id)
     check_free(connection, endpoint, copy.delivery)
     place = set_aside(target, copy.id)

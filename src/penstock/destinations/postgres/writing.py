@@ -113,7 +113,7 @@ def _write_table(batch: TableBatch) -> Stopped | None:
         ledger.lock_table(connection, stream, delivery.id)
         # In this order: another attempt's `move_on` may commit in between. It moves the stream and lets its
         # tables stand where that does; a table that is seen so must not be taken to stand where it stood.
-        known = ledger.known(connection, stream)
+        known = ledger.known(connection, stream, delivery.id)
         stands = ledger.position(connection, stream)
         found = known.get(delivery.id)
         if stands is not None and stands >= batch.end:
@@ -216,7 +216,7 @@ def _hand_over(work: Handover) -> None:
     with endpoint.session() as connection:
         stands = ledger.lock(connection, stream)
         ledger.lock_table(connection, stream, delivery.id)
-        known = ledger.known(connection, stream).get(delivery.id)
+        known = ledger.known(connection, stream, delivery.id).get(delivery.id)
         if ledger.is_done(known, stands, work.copy, delivery.table.version, work.position):
             return
         ledger.refuse_if_behind(stands, ZERO)

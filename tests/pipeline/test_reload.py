@@ -1,0 +1,96 @@
+"""`penstock reload` and `penstock retry` of tables that stopped: whatever it was, a new copy mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.model.errors import RowRefused, TransformRefused
+from penstock.model.phases import Phase
+from penstock.state.store import Store, TableState
+from tests.pipeline.running import contents
+from tests.pipeline.stepping import Bed, Process, settings
+
+
+@contextmanager
+def process(bed: Bed, **destination: Any) -> Iterator[Process]:
+    config = settings(bed.folder, bed.source, bed.destination, **destination)
+    running = Process(config, bed.spark)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.abandon()
+
+
+def state(running: Process, table: str = "t") -> TableState:
+    assert running.store is not None
+    return next(one for one in running.store.tables() if one.name.name == table)
+
+
+def until(bed: Bed, running: Process, check: Callable[[], object], rounds: int = 40) -> None:
+    for _ in range(rounds):
+        running.round()
+        bed.until_captured()
+        if check():
+            return
+    raise AssertionError(f"not after {rounds} rounds: {running.store and running.store.tables()}")
+
+
+def ask(running: Process, kind: str) -> None:
+    with Store.open(running.config.state.url.get_secret_value(), "test", exclusive=False) as store:
+        store.request(kind, {"tables": ["public.t"]})
+
+
+def test_a_reload_mends_a_table_that_a_row_stopped(bed: Bed) -> None:
+    bed.source.execute("create table t (id integer primary key, a text)", "insert into t values (1, 'x')")
+    with process(bed) as running:
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1,x)"])
+        bed.destination.execute("alter table t add check (a <> 'bad')")
+        bed.source.execute("insert into t values (2, 'bad')")
+        until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+        assert isinstance(state(running).error, RowRefused)
+        bed.source.execute("update t set a = 'good' where id = 2")
+        ask(running, "reload")
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        assert contents(bed.destination, "t") == ["(1,x)", "(2,good)"]
+
+
+def test_a_reload_that_is_asked_for_during_a_copy_comes_after_it(bed: Bed) -> None:
+    bed.source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    with process(bed) as running:
+        bed.during[:] = ["select 1"]
+        asked: list[str] = []
+        copy_table = running.targets[0].copy_table
+
+        def copied(copy: Any) -> int:
+            asked.append(copy.id)
+            if len(asked) == 1:
+                ask(running, "reload")
+                running.pipeline._keep_house(running.store, running.copier)  # type: ignore[arg-type]
+            return copy_table(copy)
+
+        running.targets[0].copy_table = copied  # type: ignore[method-assign]
+        until(bed, running, lambda: len(asked) == 2 and state(running).phase is Phase.READY)
+        assert contents(bed.destination, "t") == ["(1)"]
+        for _ in range(5):
+            running.round()
+        assert len(asked) == 2
+
+
+def test_a_masked_column_with_another_name_goes_on_once_its_rule_names_it(bed: Bed) -> None:
+    """Also where the changes that wait are from before, and none comes after."""
+    bed.source.execute(
+        "create table t (id integer primary key, secret text)", "insert into t values (1, 'hidden')"
+    )
+    with process(bed, tables={"public.t": {"drop": ["secret"]}}) as running:
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)"])
+    bed.source.execute("insert into t values (2, 'hidden')", "alter table t rename secret to other")
+    bed.until_captured()
+    with process(bed, tables={"public.t": {"drop": ["other"]}}) as running:
+        until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+        assert isinstance(state(running).error, TransformRefused)
+        ask(running, "retry")
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        assert contents(bed.destination, "t") == ["(1)", "(2)"]
