@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.evolving import Copy, Source
+from penstock.config.models import DestinationTable
+from penstock.destinations.schema_change import SchemaChange
+from penstock.model import Column
+from penstock.pipeline.changes import passes_a_rule
+from tests.pipeline.evolving import TEXT, Copy, Source
 
 PLACES = st.integers(0, 2)
 WRITE = st.tuples(st.just("write"), st.sampled_from("123"))
@@ -148,3 +152,27 @@ def test_a_look_that_began_before_a_copy_says_nothing(during: bool) -> None:
     copy.batch()
     copy.settle()
     assert [row for _, row in sorted(copy.rows.items())] == source.contents()
+
+
+READS_A = DestinationTable.model_validate({"set": {"c": "upper(a)"}})
+FILTERS_BY_A = DestinationTable.model_validate({"where": "a = 'x'"})
+HIDES_A = DestinationTable.model_validate({"drop": ["a"]})
+SCHEMA = Source().schema()
+
+
+@pytest.mark.parametrize("rules", [READS_A, FILTERS_BY_A], ids=["set", "where"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        SchemaChange(dropped=("a",), renamed=(("b", "a"),)),
+        SchemaChange(dropped=("a",), added=((SCHEMA.columns[1], None),)),
+    ],
+    ids=["given to another", "made again"],
+)
+def test_a_name_that_a_rule_reads_and_another_column_has_is_no_step_to_follow(
+    rules: DestinationTable, change: SchemaChange
+) -> None:
+    """What the rules made of old rows would be something else now."""
+    assert passes_a_rule(rules, SCHEMA, change)
+    assert not passes_a_rule(HIDES_A, SCHEMA, SchemaChange(dropped=("b",)))
+    assert not passes_a_rule(rules, SCHEMA, SchemaChange(added=((Column("d", TEXT), None),)))

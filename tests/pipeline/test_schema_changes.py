@@ -52,6 +52,7 @@ def until_all_have(
         time.sleep(3)
 
 
+@pytest.mark.every_server
 def test_columns_whose_names_come_back(
     spark: SparkSession, source: Database, destination: Database, rebuilt: Database, tmp_path: Path
 ) -> None:

@@ -167,7 +167,7 @@ class Changes:
                 return CopyAnew(f"it was called {known.name} before")
             if self._delivery(state, known).key != self.tables.delivery(schema, evolved.detail).key:
                 return CopyAnew("it has another key")
-        if _passes_a_rule(self.tables.rules(schema.name), known, evolved.change):
+        if passes_a_rule(self.tables.rules(schema.name), known, evolved.change):
             return CopyAnew("the rules of the destination hold for other columns than before")
         return None
 
@@ -202,7 +202,7 @@ def _holds_unseen(part: Slice, seen: Visibility) -> bool:
     return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
 
 
-def _passes_a_rule(rules: DestinationTable, known: TableSchema, change: SchemaChange) -> bool:
+def passes_a_rule(rules: DestinationTable, known: TableSchema, change: SchemaChange) -> bool:
     """Whether old rows would come out of the rules with other values. A column comes under them, or leaves
     them; or a name that they may read, in `set` or `where`, is that of another column now. A new column that
     `set` computes has been there all along, unless the rule is for many."""
