@@ -19,7 +19,15 @@ from penstock.model.errors import (
     PenstockError,
     SlotInUse,
 )
-from penstock.postgres.connection import connect, explain, replication_conninfo, settle, with_session
+from penstock.postgres.connection import (
+    connect,
+    connect_replication,
+    explain,
+    replication_conninfo,
+    settle,
+    with_session,
+)
+from penstock.postgres.refusal import with_state
 from tests.bed import Database
 
 
@@ -122,11 +130,40 @@ def test_a_role_that_may_not_replicate_is_denied(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("create role no_replication login")
     try:
-        with pytest.raises(psycopg.OperationalError) as caught:
-            psycopg.connect(replication_conninfo(make_conninfo(database.dsn, user="no_replication")))
-        assert isinstance(explain(caught.value), AccessDenied)
+        with pytest.raises(AccessDenied):
+            connect_replication(make_conninfo(database.dsn, user="no_replication"))
     finally:
         database.execute("drop role no_replication")
+
+
+def test_a_refusal_is_known_by_its_state_not_by_its_words(server: PostgresServer) -> None:
+    """libpq has but the words: the same ones without the server behind them say nothing."""
+    for dsn, state in (
+        (server.dsn(password="wrong"), "28P01"),
+        (server.dsn("nowhere"), "3D000"),
+        (server.dsn(user="nobody at all"), "28000"),
+        (server.dsn(options="-c no_such_setting=1"), "42704"),
+    ):
+        with pytest.raises(psycopg.OperationalError) as caught:
+            psycopg.connect(dsn)
+        assert caught.value.sqlstate is None
+        assert type(explain(psycopg.OperationalError(str(caught.value)))) is ConnectionFailed
+        told = with_state(caught.value, dsn)
+        assert (told.sqlstate, str(told)) == (state, str(caught.value))
+        with pytest.raises(AccessDenied):
+            connect(dsn)
+    lost = psycopg.OperationalError("authentication failed, in whatever language")
+    assert with_state(lost, server.dsn()) is lost, "the second time it lets us in"
+
+
+def test_a_database_that_takes_no_connections_is_denied(database: Database) -> None:
+    closed = f"{database.name}_closed"
+    database.execute(f"create database {closed} allow_connections false")
+    try:
+        with pytest.raises(AccessDenied, match="accepting connections"):
+            connect(database.server.dsn(closed))
+    finally:
+        database.execute(f"drop database {closed}")
 
 
 def test_a_server_that_is_not_there_can_be_tried_again(own_server: PostgresServer) -> None:

@@ -19,7 +19,7 @@ from penstock.capture.spec import CaptureSpec
 from penstock.model import filesystem, private
 from penstock.model.errors import NotReady, PenstockError, SpoolInUse, WrongSpool
 from penstock.postgres import timeline
-from penstock.postgres.connection import explain, replication_conninfo
+from penstock.postgres.connection import connect_replication, explain
 from penstock.spool import manifest, room
 from penstock.spool.manifest import Identity
 from penstock.spool.writer import captured_by
@@ -28,8 +28,10 @@ from penstock.spool.writer import captured_by
 def identify(spec: CaptureSpec) -> Identity:
     """Whose changes this capture has, as the server says."""
     try:
-        with psycopg.connect(replication_conninfo(spec.conninfo), autocommit=True) as connection:
+        with connect_replication(spec.conninfo) as connection:
             server = timeline.identify(timeline.asking(connection.pgconn))
+    except PenstockError as error:
+        raise error.at(source=spec.source) from None
     except psycopg.Error as error:
         raise explain(error).at(source=spec.source) from None
     return Identity(server.system_id, server.database, spec.slot)

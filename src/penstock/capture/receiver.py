@@ -35,6 +35,7 @@ from penstock.model.errors import ServerSilent
 from penstock.postgres import timeline
 from penstock.postgres.connection import explain, settle
 from penstock.postgres.libpq import Inbox
+from penstock.postgres.refusal import with_state
 from penstock.postgres.timeline import Server
 
 KEEPALIVE = ord("k")
@@ -55,7 +56,7 @@ class Receiver:
         try:  # psycopg's own way lets other threads run meanwhile
             self._connection = psycopg.connect(conninfo, autocommit=True)
         except psycopg.Error as error:
-            raise explain(error) from None
+            raise explain(with_state(error, conninfo)) from None
         self._pg = self._connection.pgconn
         settle(self._pg)
         self._query(b"set client_min_messages to warning", pq.ExecStatus.COMMAND_OK)  # whatever the role has

@@ -32,9 +32,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     try:
         return _compiled(function, keep=True)
-    except RuntimeError as error:  # Numba has no class of its own for it
-        if "cannot cache function" not in str(error):
-            raise
+    except RuntimeError:  # Numba has no class of its own for it; what else is wrong is so again below
+        pass
     folder = own_folder()
     if folder is None:
         return _compiled(function, keep=False)

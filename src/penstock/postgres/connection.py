@@ -9,9 +9,8 @@ A server that vanished without a word is noticed within minutes, by what TCP its
 The search path is PostgreSQL's own schema and nothing else: whatever a user calls his functions, operators
 and tables, none of them runs or is read in the place of what we mean. What is elsewhere is qualified.
 
-The server says why it refuses a *statement* with an SQLSTATE. Why it refuses a *connection* libpq tells
-only in words, so `explain` also knows those words; what it does not recognise counts as a lost connection
-and is tried again.
+The server says why it refuses a statement with an SQLSTATE, and so it does for a connection (`refusal` has it
+told). What has none is libpq's own, a lost connection, and is tried again.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from penstock.model.errors import (
     TableBusy,
     without_secrets,
 )
+from penstock.postgres.refusal import with_state
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -74,19 +74,29 @@ _QUOTE_NOTHING = frozenset({"22001", "22012"})
 
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
-_NO_DATABASE = re.compile(r'database ".*" does not exist', re.IGNORECASE)  # libpq has no SQLSTATE here
-_DENIED_WORDS = re.compile(
-    r"authentication failed|no password supplied|password is empty|no pg_hba\.conf entry|pg_hba\.conf rejects"
-    r'|(role|database) ".*" does not exist|not permitted to log in|permission denied'
-    r"|must be superuser|is not currently accepting connections",
-    re.IGNORECASE,
-)
 
 
 def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
     """Connect with our session settings; what goes wrong is `ConnectionFailed` or `AccessDenied`."""
+    return _connected(with_session(conninfo), autocommit=autocommit)
+
+
+def connect_replication(conninfo: str) -> Connection:
+    """The same, speaking the replication protocol."""
+    return _connected(replication_conninfo(conninfo), autocommit=True)
+
+
+def _connected(conninfo: str, *, autocommit: bool) -> Connection:
     try:
-        connection = psycopg.connect(with_session(conninfo), autocommit=autocommit)
+        connection = psycopg.connect(conninfo, autocommit=autocommit)
+    except psycopg.OperationalError as error:
+        explained = explain(with_state(error, conninfo))
+        if type(explained) is PenstockError:  # it says no for another reason, such as of the database
+            explained = AccessDenied(explained.reason)
+        raise explained from None
+    except psycopg.Error as error:
+        raise explain(error) from None
+    try:
         settle(connection.pgconn)
     except psycopg.Error as error:
         raise explain(error) from None
@@ -130,7 +140,7 @@ def explain(error: psycopg.Error) -> PenstockError:
     reason = _sentence(error)
     if _LOST.fullmatch(state):
         return ConnectionFailed(reason)
-    if state == "3D000" or (not state and _NO_DATABASE.search(reason)):
+    if state == "3D000":
         return DatabaseMissing(reason)
     if _DENIED.fullmatch(state):
         return AccessDenied(reason)
@@ -144,7 +154,7 @@ def explain(error: psycopg.Error) -> PenstockError:
     if state or not from_libpq:
         return PenstockError(reason)
     needs_password = error.pgconn is not None and error.pgconn.needs_password
-    return (AccessDenied if needs_password or _DENIED_WORDS.search(reason) else ConnectionFailed)(reason)
+    return (AccessDenied if needs_password else ConnectionFailed)(reason)
 
 
 def without_values(error: psycopg.Error) -> str:

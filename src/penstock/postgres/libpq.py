@@ -8,17 +8,15 @@ for this purpose.
 from __future__ import annotations
 
 import ctypes
-from ctypes.util import find_library
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-import psycopg
 from numba import types
 from psycopg import pq
 
 from penstock.model.compiled import Bytes, Int64s, kernel
+from penstock.postgres.library import libpq
 
 USUAL_BYTES = 64 << 10
 """Room for a message that begins before that."""
@@ -28,19 +26,6 @@ LOST = -3
 """Said of a connection that broke; to libpq -2 is an error, -1 the end, and 0 that there is no more yet."""
 
 
-def _library() -> ctypes.CDLL:
-    """The one that psycopg uses: it came with it, or is the system's."""
-    packages = Path(psycopg.__file__).parent.parent
-    found = [
-        *packages.glob("psycopg_binary.libs/libpq-*.so*"),
-        *packages.glob("psycopg_binary/.dylibs/libpq.*"),
-    ]
-    library = ctypes.CDLL(str(found[0]) if found else find_library("pq"))
-    if library.PQlibVersion() != pq.version():
-        raise ImportError(f"{library._name} is not the libpq that psycopg uses: install psycopg[binary]")
-    return library
-
-
 def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Any:
     """For kernels: pointers are integers there."""
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
@@ -48,7 +33,7 @@ def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> 
     return types.ExternalFunction(name, result(*arguments))
 
 
-_libpq = _library()
+_libpq = libpq()
 _get_copy_data = _function(_libpq, "PQgetCopyData", types.int32, types.intp, types.intp, types.int32)
 _consume_input = _function(_libpq, "PQconsumeInput", types.int32, types.intp)
 _free = _function(_libpq, "PQfreemem", types.void, types.intp)

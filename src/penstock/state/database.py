@@ -10,6 +10,7 @@ sockets work as they do for sources.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,19 +36,14 @@ from penstock.model.errors import (
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.postgres import ownership
 from penstock.postgres.connection import settle, with_session
+from penstock.postgres.refusal import with_state
 from penstock.state import tables
 
 _WRITES = "penstock_writes"
 
 _POSTGRES = re.compile(r"(postgresql|postgres)(\+psycopg)?://")
 _DENIED = re.compile(r"28...|3D000|42501")
-_DENIED_WORDS = re.compile(
-    r"authentication failed|no password supplied|no pg_hba\.conf entry|pg_hba\.conf rejects"
-    r'|(role|database) ".*" does not exist|not permitted to log in|permission denied',
-    re.IGNORECASE,
-)
-_MISSING_WORDS = re.compile(r'database ".*" does not exist', re.IGNORECASE)
-_NO_DATABASE = re.compile(r"file is not a database|disk image is malformed")
+_DAMAGED = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 class Database:
@@ -195,7 +191,10 @@ def _postgres(url: str) -> Database:
 
 
 def _connect(conninfo: str, **options: Any) -> psycopg.Connection[Any]:
-    connection = psycopg.connect(conninfo, **options)
+    try:
+        connection = psycopg.connect(conninfo, **options)
+    except psycopg.OperationalError as error:
+        raise with_state(error, conninfo) from None
     settle(connection.pgconn)
     return connection
 
@@ -215,11 +214,12 @@ def _explain(error: BaseException | None, place: str) -> PenstockError:
     lines = (line.strip() for line in str(error).splitlines())
     said = without_secrets("; ".join(dict.fromkeys(line for line in lines if line))).rstrip(".")
     state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
-    if state == "3D000" or (isinstance(error, psycopg.Error) and _MISSING_WORDS.search(said)):
+    if state == "3D000":
         remedy = "Check the name of the database in `state.url`, or create it. It is not about the password"
         return StateDenied(f"the state store is not there: {said}", store=place, remedy=remedy)
-    if _DENIED.fullmatch(state) or (isinstance(error, psycopg.Error) and _DENIED_WORDS.search(said)):
+    needs_password = isinstance(error, psycopg.Error) and error.pgconn and error.pgconn.needs_password
+    if _DENIED.fullmatch(state) or needs_password:
         return StateDenied(f"the state store refuses us: {said}", store=place)
-    if _NO_DATABASE.search(said):
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
         return WrongState(f"the state store does not read: {said}", store=place)
     return StateUnreachable(f"the state store cannot be used: {said}", store=place)

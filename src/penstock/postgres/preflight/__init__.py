@@ -15,7 +15,7 @@ from penstock.config import SourceConfig
 from penstock.model import Reached
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost
 from penstock.postgres import catalog, timeline
-from penstock.postgres.connection import connect, explain, replication_conninfo
+from penstock.postgres.connection import connect, connect_replication, explain
 from penstock.postgres.preflight import disk, replication, server, tables
 from penstock.postgres.preflight.check import Check, Outcome, Situation, attempt, failure, ok, warning, where
 from penstock.postgres.preflight.tls import tls
@@ -57,13 +57,13 @@ def _replication_connection(source: SourceConfig, captured: Reached | None) -> l
     """A walsender answers: the role may replicate, and pg_hba.conf lets it in. It is the server it was."""
     name = "replication connection"
     try:
-        with psycopg.connect(replication_conninfo(source.conninfo()), autocommit=True) as connection:
+        with connect_replication(source.conninfo()) as connection:
             ask = timeline.asking(connection.pgconn)
             server = timeline.identify(ask)
             answered = ok(name, f"system {server.system_id}, timeline {server.timeline}")
             return [answered, tls(connection), _history(source, ask, server, captured)]
-    except psycopg.Error as error:
-        explained = explain(error)
+    except (PenstockError, psycopg.Error) as error:
+        explained = error if isinstance(error, PenstockError) else explain(error)
         return [failure(name, explained.reason, explained.remedy)]
 
 
