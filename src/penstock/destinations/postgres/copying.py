@@ -40,9 +40,9 @@ from penstock.destinations.postgres.guarding import (
     unchanged,
 )
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.refusal import line_of, refused_line, refused_text
+from penstock.destinations.postgres.refusal import refused_in_copy
 from penstock.destinations.postgres.replacing import replace_rows
-from penstock.destinations.postgres.session import about
+from penstock.destinations.postgres.session import about, is_of_a_row
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.destinations.postgres.types import is_binary
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
@@ -146,13 +146,13 @@ def copy_part(part: CopyPart) -> PenstockError | None:
     try:
         with part.endpoint.session() as connection, about(part.into.delivery.table.name):
             try:
-                write_part(connection, part.copy, part.into, (part.number, blocks), part.format)
+                with connection.transaction():
+                    write_part(connection, part.copy, part.into, (part.number, blocks), part.format)
             except psycopg.Error as error:
-                line = refused_line(error)
-                if line is None:
+                if not is_of_a_row(error):
                     raise
                 again = copy_out(part.conninfo, part.snapshot, part.range)
-                raise refused_text(part.into, error, line_of(again, line)) from None
+                raise refused_in_copy(connection, part.into, error, again) from None
     except PenstockError as error:
         return error
     return None

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 import psycopg
+from psycopg import sql
 
 from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.stage import copy_lines
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection, without_values
 from penstock.spark import unreadable
@@ -25,7 +26,6 @@ Try = Callable[[int, int], None]
 _COLUMN = re.compile(r"COPY .*, line \d+, column (.*?)(?:: |$)")
 _PLACE = re.compile(r"[co](\d+)")
 
-_LINE = re.compile(r"COPY .*, line (\d+)")
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CHARACTERS = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v"}
 
@@ -71,7 +71,8 @@ def refused(
 
 
 def _column(place: Place, error: psycopg.Error) -> str | None:
-    """COPY tells it in words; in a staging table columns go by their place."""
+    """COPY tells it in words; where those are not English it is not told. In a staging table columns go by
+    their place."""
     found = _COLUMN.search(error.diag.context or "")
     if found is None:
         return None
@@ -88,20 +89,22 @@ def described(columns: Sequence[str], values: Sequence[str | None]) -> str:
     return ", ".join(f"{name}={one}" for name, one in zip(columns, cut, strict=True))
 
 
-def refused_line(error: psycopg.Error) -> int | None:
-    """The line of a COPY that was refused, from 1; None if it is not a row that was."""
-    found = _LINE.search(error.diag.context or "") if is_of_a_row(error) else None
-    return int(found[1]) if found else None
-
-
-def line_of(blocks: Iterable[bytes], number: int) -> str:
-    """A line of COPY's text, by its number from 1."""
+def refused_in_copy(
+    connection: Connection, place: Place, error: psycopg.Error, blocks: Iterable[bytes]
+) -> RowRefused | psycopg.Error:
+    """The error of one row of a copy that was refused, looked for among the copy's rows, which come as COPY's
+    text in blocks of whole lines; the error itself if none of them is refused without the others."""
+    names = [sql.Identifier(name) for name in place.columns]
     for block in blocks:
-        lines = block.count(b"\n")
-        if number <= lines:
-            return block.split(b"\n")[number - 1].decode(errors="replace")
-        number -= lines
-    return ""
+        lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
+
+        def attempt(first: int, end: int, lines: list[bytes] = lines) -> None:
+            copy_lines(connection, place.identifier, names, [b"".join(lines[first:end])])
+
+        if _failure(connection, attempt, 0, len(lines)):
+            number, alone = first_refused(connection, len(lines), attempt)
+            return refused_text(place, alone or error, lines[number].rstrip(b"\n").decode(errors="replace"))
+    return error
 
 
 def refused_text(place: Place, error: psycopg.Error, line: str) -> RowRefused:
