@@ -191,7 +191,7 @@ def test_many_that_are_locked_are_not_waited_for(database: Database, connection:
         begun = time.monotonic()
         publication.ensure(connection, "p", names, create=True)
         assert published(connection) == set(names[20:])
-        assert time.monotonic() - begun < 8, "of those that are vacuumed one is waited for"
+        assert time.monotonic() - begun < 15, "of those that are vacuumed one is waited for"
 
 
 def test_a_lost_connection_is_no_matter_of_a_table(database: Database, connection: Connection) -> None:

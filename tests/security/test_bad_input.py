@@ -33,7 +33,7 @@ def refused(folder: Path, text: str | bytes, environ: dict[str, str] | None = No
     begun = time.monotonic()
     with pytest.raises(ConfigError) as caught:
         load(file, environ or {})
-    assert time.monotonic() - begun < 10  # not a claim of speed: a bomb would take hours
+    assert time.monotonic() - begun < 60  # not a claim of speed: a bomb would take hours
     return str(caught.value).replace(f"{folder}/", "")
 
 
