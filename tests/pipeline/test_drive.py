@@ -46,7 +46,11 @@ def test_the_pipelines_thread_does_not_wait_for_what_one_stream_settles(
         drive.tick()  # neither the first nor this one waits for the end
         assert not work.ends.is_set()
         work.ends.set()
-        with pytest.raises(StateInUse, match="not this table"):  # noqa: PT012
-            while True:
-                drive.tick()
+        with pytest.raises(StateInUse, match="not this table"):
+            tick_for_ever(drive)
         drive.stop()
+
+
+def tick_for_ever(drive: Drive) -> None:
+    while True:
+        drive.tick()
