@@ -145,3 +145,45 @@ def test_what_earlier_versions_remembered_is_completed(source: Database, look: C
     former = {key: value for key, value in facts.detail().items() if key not in ("member", "leaves")}
     assert gaps.unseen(former, facts) is None
     assert gaps.remember(former, facts) == facts.detail()
+
+
+def test_values_that_print_otherwise_are_a_reason_for_a_new_copy(
+    source: Database, look: Callable[[], Found]
+) -> None:
+    """The rows that have them are not in the stream."""
+    source.execute(
+        "create type mood as enum ('sad', 'ok')",
+        "create domain feeling as mood",
+        "create type pair as (a int, b feeling[])",
+        "create table t (id int primary key, m feeling[], p pair)",
+        "create table other (id int primary key, a text)",
+    )
+    before = look()
+    for statement, is_followed in (
+        ("alter type mood add value 'happy' before 'ok'", True),
+        ("alter type pair rename attribute a to c", True),
+        ("create type another as enum ('x')", True),
+        ("alter type mood rename value 'sad' to 'unhappy'", False),
+        ("alter type pair add attribute d int", False),
+        ("alter type pair drop attribute d", False),
+    ):
+        source.execute(statement)
+        after = look()
+        assert (gaps.unseen(only(before, "t").detail(), only(after, "t")) is None) is is_followed, statement
+        assert gaps.unseen(only(before, "other").detail(), only(after, "other")) is None
+        before = after
+
+
+def test_a_publication_that_published_less_for_a_moment_leaves_a_gap(
+    source: Database, look: Callable[[], Found]
+) -> None:
+    source.execute("create table t (id int primary key, a text)")
+    before = only(look(), "t")
+    source.execute("create table u (id int primary key)")
+    look()
+    assert gaps.unseen(before.detail(), only(look(), "t")) is None, "a table more is no gap for others"
+    source.execute(
+        "alter publication p set (publish = 'insert')",
+        "alter publication p set (publish = 'insert, update, delete, truncate')",
+    )
+    assert gaps.unseen(before.detail(), only(look(), "t")) == "it was not published for a while"

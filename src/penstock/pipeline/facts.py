@@ -57,6 +57,9 @@ class Facts:
     """Of a partitioned table: what stands for the rows of each leaf (`Outlines.partitions`)."""
     streamed: frozenset[str] = frozenset()
     """Leaves that were empty when they were first seen as such: all of their rows are in the stream."""
+    types: Mapping[str, str] = field(default_factory=dict)
+    """How values of users' types print: the label of each value of an enum by its oid, the types of each
+    composite's fields by the composite's oid."""
     mark: Mark | None = None
     """Its outline: while that is the same, so is the rest."""
 
@@ -74,6 +77,7 @@ class Facts:
             "primary_key": list(self.primary_key),
             "member": sorted(self.member),
             "leaves": dict(self.leaves),
+            "types": dict(self.types),
             "lsn": str(self.lsn),
         }
 
@@ -90,6 +94,8 @@ class Mark:
     shape: str
     generated: bool
     """Whether generated columns are published."""
+    types: str
+    """Of all types of users'."""
 
 
 def marks(seen: Outlines, shapes: Mapping[TableId, Shape]) -> dict[TableId, Mark]:
@@ -104,6 +110,7 @@ def marks(seen: Outlines, shapes: Mapping[TableId, Shape]) -> dict[TableId, Mark
             leaves=tuple(seen.partitions(table).items()),
             shape=shapes[id].mark,
             generated=generated,
+            types=seen.types,
         )
         for id, member in seen.published().items()
         if id in shapes
@@ -151,7 +158,7 @@ def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -
 
 
 def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, mark: Mark) -> Facts:
-    primary_key, numbers, missing, highest, marks = row
+    primary_key, numbers, missing, highest, marks, types = row
     names = set(schema.column_names)
     return Facts(
         schema=schema,
@@ -167,6 +174,7 @@ def _facts(schema: TableSchema, row: tuple[Any, ...], row_filter: str | None, ma
         lsn=ZERO,
         member=mark.member,
         leaves=dict(mark.leaves),
+        types=types or {},
         mark=mark,
     )
 
@@ -189,7 +197,27 @@ select c.oid,
              group by a.attname) m),
        c.relnatts,
        (select jsonb_object_agg(attnum, xmin::text) from pg_attribute
-         where attrelid = c.oid and attnum > 0 and not attisdropped)
+         where attrelid = c.oid and attnum > 0 and not attisdropped),
+       (with recursive reached (oid) as (
+            select a.atttypid from pg_attribute a
+             where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.atttypid >= 16384
+             union
+            select part.oid from reached
+              join pg_type t on t.oid = reached.oid
+              left join pg_range r on t.oid in (r.rngtypid, r.rngmultitypid)
+             cross join lateral (
+                 select unnest(array[t.typelem, t.typbasetype, r.rngsubtype])
+                 union all
+                 select a.atttypid from pg_attribute a
+                  where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) part (oid)
+             where part.oid >= 16384)
+        select jsonb_object_agg(printed.oid, printed.text) from (
+            select e.oid, e.enumlabel::text from pg_enum e join reached on e.enumtypid = reached.oid
+             union all
+            select t.oid, (select string_agg(a.atttypid::text, ' ' order by a.attnum) from pg_attribute a
+                            where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped)
+              from pg_type t join reached using (oid)
+             where t.typrelid <> 0) printed (oid, text))
   from pg_class c where c.oid = any (%s)
 """.replace("{leaves}", LEAVES)
 

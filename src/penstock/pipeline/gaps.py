@@ -5,6 +5,9 @@ published as a whole, a partition may be attached with rows in it, detached, dro
 is in the stream. In both cases the table is copied anew. A partition that was empty when it was seen attached
 is no reason to: all of its rows come with the stream.
 
+An enum's value can be renamed, and a composite type can get another field or lose one: all rows that have
+such a value print otherwise then, and are not in the stream either.
+
 Another file of a partition's is taken for a TRUNCATE, which replaces it as VACUUM FULL, CLUSTER and an ALTER
 that rewrites it do: the catalog does not tell them apart.
 """
@@ -21,6 +24,9 @@ def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
     """Why the table is to be copied anew, if so; `known` is `Facts.detail` of its copy."""
     if "member" in known and now.member.isdisjoint(known["member"]):
         return "it was not published for a while"
+    types: Mapping[str, str] = known.get("types", {})
+    if any(now.types.get(oid, text) != text for oid, text in types.items()):
+        return "values of a type were renamed, or its fields changed"
     leaves: Mapping[str, str] = known.get("leaves", now.leaves)
     gone = leaves.keys() - now.leaves.keys()
     if gone:
@@ -36,4 +42,4 @@ def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
 
 def remember(known: Mapping[str, Any], now: Facts) -> dict[str, Any]:
     """The same for later, where nothing went unseen."""
-    return {**known, "member": sorted(now.member), "leaves": dict(now.leaves)}
+    return {**known, "member": sorted(now.member), "leaves": dict(now.leaves), "types": dict(now.types)}

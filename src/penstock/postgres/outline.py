@@ -1,12 +1,13 @@
 """The tables of a database in outline: what may change from one moment to the next, and no more.
 
-A pipeline looks at its tables every two seconds, at a server that has other things to do. So this takes two
+A pipeline looks at its tables every two seconds, at a server that has other things to do. So this takes three
 statements for all tables, without a lock, a size or an expression; trees of partitions are put together here.
 What stands for a table's columns and keys is a hash: whoever needs them asks when it has changed.
 
 Some things are told apart by when they were made, so that one which is gone and comes back is another one:
-a table's membership in the publication by the oid of its entry there, a partition by the transaction that
-attached it and by its file, which TRUNCATE and everything that rewrites it replace.
+a table's membership in the publication by the oid of its entry there and by the transaction that last wrote
+what the publication publishes, a partition by the transaction that attached it and by its file, which
+TRUNCATE and everything that rewrites it replace.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Outlines:
     publication: Publication | None
     tables: Mapping[TableId, Outline]
     parts: Mapping[TableId, list[Outline]]
+    types: str
+    """Another one when a value of some type of users' prints otherwise than before."""
 
     def ancestors(self, table: Outline) -> Iterator[Outline]:
         """The partitioned tables that it is a part of, the nearest first."""
@@ -121,7 +124,8 @@ class Outlines:
             "schema": table.schema_listed if implied else None,
             "all": self.publication.id if implied and self.publication.all_tables else None,
         }
-        return frozenset(f"{kind} {oid}" for kind, oid in given.items() if oid is not None)
+        written = self.publication.written
+        return frozenset(f"{kind} {oid} {written}" for kind, oid in given.items() if oid is not None)
 
     def _inherited(self, table: Outline, own: Mapping[TableId, frozenset[str]]) -> frozenset[str]:
         """A partition's, from what it is a part of."""
@@ -172,7 +176,8 @@ def look(connection: Connection, name: str, only: TableId | None = None) -> Outl
     for table in tables.values():
         if table.parent is not None:
             parts[table.parent].append(table)
-    return Outlines(found, tables, parts)
+    (types,) = connection.execute(_TYPES).fetchone() or ("",)
+    return Outlines(found, tables, parts, types)
 
 
 def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, Shape]:
@@ -229,6 +234,13 @@ _FAMILY = """
           )
           select oid from above union select oid from below
       )
+"""
+
+_TYPES = """
+    select concat((select sum(hash_record_extended(row(e.oid, e.enumlabel), 0)) from pg_enum e), '/',
+                  (select sum(hash_record_extended(row(a.attrelid, a.attnum, a.atttypid, a.attisdropped), 0))
+                   from pg_class c join pg_attribute a on a.attrelid = c.oid
+                   where c.relkind = 'c' and c.oid >= 16384))
 """
 
 # Everything that `facts.py` reads of columns and indexes is in the mark.

@@ -50,6 +50,8 @@ class Publication:
     owner: str
     trusted: bool
     """Whether its owner is the pipeline's role, or one above it."""
+    written: str
+    """The transaction that made it or last changed what it publishes, if not of which tables."""
 
     def refuse_if_a_strangers(self) -> None:
         if not self.trusted:
@@ -77,7 +79,7 @@ def describe(connection: Connection, name: str) -> Publication | None:
                array_remove(array[
                    case when pubinsert then 'insert' end, case when pubupdate then 'update' end,
                    case when pubdelete then 'delete' end, case when pubtruncate then 'truncate' end], null),
-               pg_get_userbyid(pubowner), coalesce({}, false)
+               pg_get_userbyid(pubowner), coalesce({}, false), xmin::text
         from pg_publication p
         where pubname = %s
         """
@@ -86,9 +88,10 @@ def describe(connection: Connection, name: str) -> Publication | None:
     ).fetchone()
     if row is None:
         return None
-    id, _, for_all, via_root, marked, generated, actions, owner, trusted = row
+    id, _, for_all, via_root, marked, generated, actions, owner, trusted, written = row
+    ours = marked and trusted
     return Publication(
-        id, name, for_all, via_root, marked and trusted, generated, frozenset(actions), owner, trusted
+        id, name, for_all, via_root, ours, generated, frozenset(actions), owner, trusted, written
     )
 
 
