@@ -52,6 +52,10 @@ COLUMNS = {"numbered": "id, number, label", "computed": "id, a, double"}
 
 
 def rows(database: Database, table: str) -> list[tuple[object, ...]]:
+    """Before 18 generated columns are not published, and do not arrive."""
+    [(published,)] = database.query("select current_setting('server_version_num')::int >= 180000")
+    if table == "generated" and not published:
+        return database.query("select id, a from generated order by 1")
     return database.query(f"select {COLUMNS.get(table, '*')} from {table} order by 1")
 
 
