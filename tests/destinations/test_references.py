@@ -22,6 +22,7 @@ def ordinary(database: Database) -> Iterator[str]:
     database.execute(f"drop owned by {role} cascade", f"drop role {role}")
 
 
+@pytest.mark.every_server
 @pytest.mark.parametrize("action", ["cascade", "set null", "no action"])
 def test_a_table_that_is_copied_anew_takes_no_rows_of_others_with_it(
     given: Given, database: Database, ordinary: str, action: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model.phases import Phase
@@ -59,6 +60,7 @@ def rows(database: Database, table: str) -> list[tuple[object, ...]]:
     return database.query(f"select {COLUMNS.get(table, '*')} from {table} order by 1")
 
 
+@pytest.mark.every_server
 def test_columns_of_every_kind_arrive(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:
