@@ -29,6 +29,9 @@ RACES = (
     errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.UndefinedColumn,
     errors.UndefinedTable, errors.DuplicateColumn, errors.DuplicateTable, errors.InternalError_,
     errors.SyntaxError,  # a column twice: beside ALTERs the catalog has shown two rows for one table
+    # A name is another column's by now, of another type.
+    errors.UndefinedFunction, errors.DatatypeMismatch, errors.CannotCoerce, errors.GeneratedAlways,
+    errors.InvalidTableDefinition, errors.DataError,
 )  # fmt: skip
 _LARGE = 1_000_000
 _ADDABLE = (

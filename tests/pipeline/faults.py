@@ -156,7 +156,7 @@ class Faults:
         calls: list[tuple[Any, str, str, Callable[[], Exception]]] = [
             (StateDatabase, "writing", "state written", state_fails),
             (StateDatabase, "reading", "state read", state_fails),
-            (Manifest, "_transaction", "manifest written", spool_fails),
+            (Manifest, "transaction", "manifest written", spool_fails),
             (endpoint, "session", "destination written", connection_fails),
             (Books, "transaction", "books written", connection_fails),
             (Books, "aside", "books written aside", connection_fails),
@@ -170,7 +170,7 @@ class Faults:
         for owner, name, call, error in calls:
             patch.setattr(owner, name, self.around(call, getattr(owner, name), error))
         calls = [
-            (Manifest, "_rows", "manifest read", spool_fails),
+            (Manifest, "rows", "manifest read", spool_fails),
             (facts, "gather", "catalog read", server_fails),
             (Snapshot, "open", "snapshot taken", connection_fails),
             (Snapshot, "ranges", "ranges read", connection_fails),

@@ -103,16 +103,27 @@ def refused_in_copy(
 
         if _failure(connection, attempt, 0, len(lines)):
             number, alone = first_refused(connection, len(lines), attempt)
-            return refused_text(place, alone or error, lines[number].rstrip(b"\n").decode(errors="replace"))
+            return refused_line(place, alone or error, lines[number].rstrip(b"\n"))
     return error
 
 
-def refused_text(place: Place, error: psycopg.Error, line: str) -> RowRefused:
+def refused_line(place: Place, error: psycopg.Error, line: bytes) -> RowRefused:
     """The error of one row, given as a line of COPY's text."""
-    values = dict(zip(place.columns, (_value(text) for text in line.split("\t")), strict=False))
-    columns = [name for name in place.key or place.columns if name in values]
-    return refused(place, error, columns, [values[name] for name in columns])
+    fields = dict(zip(place.columns, line.split(b"\t"), strict=False))
+    columns = [name for name in place.key or place.columns if name in fields]
+    found = refused(place, error, columns, [_value(fields[name]) for name in columns])
+    found.at(column=next((name for name, field in fields.items() if not _is_text(field)), None))
+    return found
 
 
-def _value(text: str) -> str | None:
+def _is_text(field: bytes) -> bool:
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _value(field: bytes) -> str | None:
+    text = field.decode(errors="replace")
     return None if text == r"\N" else _ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), text)
