@@ -27,12 +27,13 @@ from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
-from penstock.destinations.protocol import Recorded, TableChanges, Target
+from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import CopyNeeded, PenstockError, Scope, TargetTaken, TransformRefused
 from penstock.model.phases import Phase
-from penstock.pipeline import history, went_back
+from penstock.pipeline import history
 from penstock.pipeline.arrivals import Arrivals
+from penstock.pipeline.beginning import Beginning
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
 from penstock.pipeline.evolution import CopyAnew, is_newer
@@ -40,7 +41,6 @@ from penstock.pipeline.facts import Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.places import Places
 from penstock.pipeline.reload import Reloads, may_begin, reload_at_once
-from penstock.pipeline.rewind import is_gone
 from penstock.pipeline.tables import RELOAD, Tables
 from penstock.pipeline.transform import Transforms
 from penstock.pipeline.unfinished import Unfinished
@@ -84,31 +84,12 @@ class Stream:
     def start(self, spark: SparkSession) -> bool:
         """Find where the destination stands, settle what a crash left, and begin. False, with nothing begun,
         while the spool is younger than what was delivered: capture has to come there first."""
-        name = self.config.name
-        self._manifest.register(name, self._manifest.position)
-        there = self.target.position(self.feed.name)
-        before = max(self._manifest.consumers()[name], self._manifest.retired)
-        delivered = [state for state in self.tables if state.phase is not Phase.INIT]
-        self.position = max(before, there or ZERO) if delivered else before
-        waited_for = [state.position for state in delivered if state.position is not None]
-        needed, captured = max(self.position, *waited_for, ZERO), self._manifest.position
-        progress = self._store.progress(self.feed.name, name)
-        reached = max(needed, there or ZERO, progress.position if progress else ZERO)
-        if reached > captured and is_gone(self.feed, self.tables, reached):
-            self.position = before
-            self._store.set_back(self.feed.name, name, before)
-        elif needed > captured:
+        if not Beginning(self, self._manifest, self._store).find():
             return False
-        if self.target.remembers and (there is None or there < before):
-            self.position = went_back.go_on_from(self, self._manifest, there)
-            self._store.set_back(self.feed.name, name, self.position)
-        self._reconcile()
-        self._find_gaps(there)
-        if self.target.remembers and there != self.position:
-            self.target.begin(self.feed.name, self.position)
         self.tables.release_idle()
         self.arrivals.look(self.feed.found)
-        self.transforms = Transforms(spark, self.feed.spec.spool.absolute() / "transformed" / name)
+        folder = self.feed.spec.spool.absolute() / "transformed" / self.config.name
+        self.transforms = Transforms(spark, folder)
         self.drive.start(spark)
         return True
 
@@ -119,63 +100,6 @@ class Stream:
     def stop(self) -> None:
         self.drive.stop()
         self._manifest.close()
-
-    def _reconcile(self) -> None:
-        """Where the destination remembers, it knows better than the store what it has."""
-        recorded = self.target.recorded(self.feed.name)
-        for state in list(self.tables):
-            there = recorded.get(state.key.table)
-            if state.phase is Phase.DATA_SYNC:
-                self.tables.copy_anew(replace(state, phase=Phase.INIT), "the copy was interrupted")
-            elif (state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy) or (
-                state.phase is Phase.ERRORED and state.position and there is not None and not there.error
-            ):
-                self._take_up(state, there)
-            elif state.phase.streams and self.target.remembers:
-                if there is None:
-                    self.tables.copy_anew(state, "the destination does not know it any more")
-                else:
-                    self._take_up(state, there)
-
-    def _take_up(self, state: TableState, there: Recorded) -> None:
-        """A table that streams, or was handed over, with the schema that the destination has of it."""
-        facts = self.feed.found.tables.get(state.key.table)
-        after = self.changes.reconciled(state, there.version, facts)
-        if isinstance(there.error, CopyNeeded):
-            self.tables.copy_anew(state, there.error.reason)
-        elif isinstance(after, CopyAnew):
-            self.copy_anew(state, after.why)
-        elif state.phase is Phase.FINISHED_COPY:
-            self.tables.streams(after, "it had been handed over")
-        elif state.phase is Phase.ERRORED:
-            self.tables.streams(after, "it had caught up")
-        elif there.error is not None:
-            self.fail(after, there.error, there.position)
-        else:
-            self.tables.put(after)
-
-    def _find_gaps(self, there: Lsn | None) -> None:
-        """The spool may be another one than before: somebody removed it, or the slot was lost. A table whose
-        next changes are not in it is copied anew; for others that wait it keeps them as the old one did."""
-        reload = self.feed.source.startup_mode == "force_reload"
-        begins, delivered = self._manifest.retired, there
-        if not self.target.remembers:
-            progress = self._store.progress(self.feed.name, self.config.name)
-            delivered = progress.position if progress else None
-            if progress is None:  # from here on we know where the stream began
-                self._store.advance(
-                    self.feed.name, self.config.name, self.position, complete_through=None, rows=0
-                )
-        for state in list(self.tables):
-            position = delivered if state.phase.streams else state.position
-            if reload:
-                self.tables.copy_anew(state, "startup_mode is force_reload")
-            elif state.phase is Phase.INIT or position is None:
-                continue
-            elif position < begins:
-                self.tables.copy_anew(state, f"changes from {position} to {begins} are not in the spool")
-            elif not state.phase.streams:
-                self.tables.hold_at(state, position)
 
     # A batch
 
