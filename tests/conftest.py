@@ -46,9 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would every program that a test starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """What a shell starts in the background ignores SIGINT, and under nohup SIGHUP, and so would every program
+    that a test starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
