@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """What a shell starts in the background ignores SIGINT, and under nohup SIGHUP, and so would every program
+    """What a shell starts in the background ignores SIGINT, under nohup SIGHUP, and so would every program
     that a test starts."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.embedded.postgres import PostgresServer
+from penstock.embedded.postgres import PostgresServer, bundled_bin
 from tests.bed import ACCESS
 
 _REPLICATION = "host replication all 127.0.0.1/32 trust\n"
@@ -26,7 +26,8 @@ def standby_of(primary: PostgresServer, **settings: str) -> Iterator[PostgresSer
     server = PostgresServer(folder, primary.bin, primary.settings | follow | settings)
     where = f"host=127.0.0.1 port={primary.port} user=postgres"
     access = {"PGPASSWORD": primary.password, "PATH": "/usr/bin:/bin", "LC_ALL": "C"}
-    command = [str(primary.bin / "pg_basebackup"), "-d", where, "-D", str(server.data), "-c", "fast"]
+    # The embedded one also serves older servers, of which not every package has it.
+    command = [str(bundled_bin() / "pg_basebackup"), "-d", where, "-D", str(server.data), "-c", "fast"]
     subprocess.run(command, check=True, env=access, cwd="/", capture_output=True)
     shutil.copyfile(primary.folder / "password", folder / "password")
     (server.data / "standby.signal").touch()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from penstock.spool import manifest
 from tests.bed import Database
 from tests.capture.blackhole import proxy
 from tests.capture.running import captured, eventually, running, spec_for
+from tests.capture.standby import standby_of
 
 NUMBERS = "create table numbers (n int primary key); create publication p for table numbers"
 
@@ -85,20 +84,9 @@ def test_every_connection_is_watched_by_tcp_unless_the_user_says_otherwise() -> 
 @pytest.fixture
 def standby(own_server: PostgresServer) -> Iterator[PostgresServer]:
     """Of `own_server`, following it, with its failover slots where the version has them."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
-    synchronized = {"sync_replication_slots": "on", "hot_standby_feedback": "on"}
-    settings = own_server.settings | (synchronized if version(own_server) >= 170000 else {})
-    standby = PostgresServer(folder, own_server.bin, settings)
-    with (own_server.data / "pg_hba.conf").open("a") as access:
-        access.write("local replication all scram-sha-256\nhost replication all 127.0.0.1/32 scram-sha-256\n")
-    own_server.execute("select pg_reload_conf()")
-    standby._run(
-        "pg_basebackup", "-d", own_server.dsn(), "-D", standby.data, "-c", "fast", "-R", "-C", "-S", "standby"
-    )
-    shutil.copy2(own_server.folder / "password", folder / "password")
-    standby.start()
-    yield standby
-    standby.remove()
+    settings = {"sync_replication_slots": "on"} if version(own_server) >= 170000 else {}
+    with standby_of(own_server, **settings) as standby:
+        yield standby
 
 
 def test_a_failover_slot_is_read_once_the_standby_is_promoted(
