@@ -34,7 +34,7 @@ used. Of a missing publication the server only warns, from PostgreSQL 18 on."""
 
 _PASSING = re.compile(r"40...|53...|57...")
 """Another session was in the way, no room or memory, cancelled."""
-_AGAIN = "It is tried again by itself, from the same position"
+AGAIN = "It is tried again by itself, from the same position"
 
 
 class Diagnosis:
@@ -53,7 +53,7 @@ class Diagnosis:
         if type(explained) is not PenstockError:
             return explained
         if _PASSING.fullmatch(state):
-            return ConnectionFailed(explained.reason, remedy=_AGAIN)
+            return ConnectionFailed(explained.reason, remedy=AGAIN)
         return self._undecodable(f"{explained.reason} (SQLSTATE {state})", position())
 
     def _what_is_gone(self, reason: str, position: Lsn) -> PenstockError:
@@ -83,7 +83,7 @@ class Diagnosis:
             self._position, self._attempts = position, 0
         self._attempts += 1
         if self._attempts < ATTEMPTS:
-            return ConnectionFailed(f"the server ended the stream: {reason}", remedy=_AGAIN)
+            return ConnectionFailed(f"the server ended the stream: {reason}", remedy=AGAIN)
         return DecodingFailed(
             f"{self._attempts} times the server failed to decode its WAL: {reason}",
             slot=self._spec.slot,

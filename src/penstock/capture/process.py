@@ -24,7 +24,7 @@ from contextlib import closing, contextmanager, suppress
 import psycopg
 
 from penstock.capture.decoder import warm_up
-from penstock.capture.diagnosis import Diagnosis, check_publication
+from penstock.capture.diagnosis import AGAIN, Diagnosis, check_publication
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
 from penstock.capture.schemas import SpoolSchemas, published
@@ -33,7 +33,7 @@ from penstock.capture.state import reporter
 from penstock.capture.stream import Run
 from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
-from penstock.model.errors import PenstockError, ServerSilent, SpoolFull, SpoolInUse
+from penstock.model.errors import ConnectionFailed, PenstockError, ServerSilent, SpoolFull, SpoolInUse
 from penstock.postgres import libpq, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
 from penstock.postgres.slot import SlotState
@@ -126,6 +126,8 @@ class Capture:
             position = self._find_position(receiver)
             if position is None:
                 return
+            if receiver.identify().timeline != server.timeline:
+                raise ConnectionFailed("the server was promoted while we connected", remedy=AGAIN)
             self._be_patient(receiver, position)
             receiver.start(spec.slot, spec.publication, position, streaming=spec.streaming)
             with closing(SpoolWriter(spec.spool, identity, position)) as writer:
