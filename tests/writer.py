@@ -28,8 +28,8 @@ EXPECTED = (errors.IntegrityError, errors.CardinalityViolation)
 RACES = (
     errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.InternalError_,
     errors.DuplicateTable,
-    # A name is nobody's by now, or another column's of another type; a column twice: beside ALTERs the catalog
-    # has shown two rows for one table.
+    # A name is nobody's by now, or another column's of another type; a column is there twice: beside ALTERs
+    # the catalog has shown two rows for one table.
     psycopg.ProgrammingError, psycopg.DataError,
 )  # fmt: skip
 """How one may fail beside others."""
