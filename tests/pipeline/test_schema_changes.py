@@ -132,7 +132,7 @@ def test_a_crash_before_it_is_noted_which_schema_was_followed(
             time.sleep(0.05)
     finally:
         pipeline.stop()
-    assert "RuntimeError" in str(pipeline.error)
+    assert "RuntimeError" in f"{pipeline.error!r} {pipeline.error}"
     monkeypatch.undo()
     with running(file, spark) as pipeline:
         source.execute("begin; alter table t add c int; insert into t values (3, 3, 'row 3', 3); commit")
