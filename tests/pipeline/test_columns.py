@@ -52,9 +52,9 @@ TABLES = ("covering", "generated", "numbered", "computed", "whole", "booked")
 COLUMNS = {"numbered": "id, number, label", "computed": "id, a, double"}
 
 
-def rows(database: Database, table: str) -> list[tuple[object, ...]]:
-    """Before 18 generated columns are not published, and do not arrive."""
-    [(published,)] = database.query("select current_setting('server_version_num')::int >= 180000")
+def rows(database: Database, table: str, source: Database) -> list[tuple[object, ...]]:
+    """Of a source before 18 generated columns are not published, and do not arrive."""
+    [(published,)] = source.query("select current_setting('server_version_num')::int >= 180000")
     if table == "generated" and not published:
         return database.query("select id, a from generated order by 1")
     return database.query(f"select {COLUMNS.get(table, '*')} from {table} order by 1")
@@ -75,7 +75,11 @@ def test_columns_of_every_kind_arrive(
         for number in range(3, 6):
             source.execute(*(statement.format(number) for statement in ROWS))
         source.execute(*CHANGES)
-        pipeline.until(lambda: [rows(source, t) for t in TABLES] == [rows(destination, t) for t in TABLES])
+        pipeline.until(
+            lambda: (
+                [rows(source, t, source) for t in TABLES] == [rows(destination, t, source) for t in TABLES]
+            )
+        )
     assert destination.query("select max(triple) from computed") == [(15,)]
     assert destination.query("select indexdef from pg_indexes where indexname = 'covering_pkey'") == [
         ("CREATE UNIQUE INDEX covering_pkey ON public.covering USING btree (id)",)
