@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,15 +33,10 @@ PAIR = _listed("PENSTOCK_TEST_PG_PAIR")
 ON_EVERY_SERVER = ("postgres", "capture", "spool", "destinations")
 
 _servers: dict[Path, PostgresServer] = {}
-_begun = time.monotonic()
 
 # How long one example takes is the machine's matter: other tests run beside it.
 settings.register_profile("beside others", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("beside others")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--begin-within", type=float, metavar="SECONDS", help="skip what would begin later")
 
 
 def pytest_configure() -> None:
@@ -51,12 +45,6 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    seconds = item.config.getoption("--begin-within")
-    if seconds is not None and time.monotonic() - _begun > seconds:
-        pytest.skip("its turn comes another time")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,6 +19,7 @@ from penstock.capture import kernels
 from penstock.capture.stream import Run
 from penstock.model import Lsn
 from penstock.model.compiled import Bytes, Int8s, Int32s, Int64s
+from penstock.model.text import is_text
 from penstock.spool.segment import EMPTY, SCHEMA, Op
 
 
@@ -116,7 +117,7 @@ class Batch:
                 if kind == b"t":
                     (length,) = struct.unpack_from("!i", self._own, at)
                     at += 4
-                    if not _is_text(self._own[at : at + length]):
+                    if not is_text(self._own[at : at + length]):
                         self._own[at : at + length] = bytes(length)
                     at += length
 
@@ -142,14 +143,6 @@ class Batch:
             _list(kept_lists, np.diff(kept_lists) > 0, places),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
-
-
-def _is_text(value: bytes | bytearray) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def arrays(run: Run) -> tuple[npt.NDArray[np.uint8], Int64s]:

@@ -24,6 +24,15 @@ _QUOTES_NO_VALUE = (
 """Errors whose text is of names and places."""
 
 
+def is_text(value: bytes | bytearray) -> bool:
+    """Whether it is UTF-8."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def printable(text: str) -> str:
     """In one line, with what a terminal would obey written as Python would write it: `\\n`, `\\x1b`."""
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

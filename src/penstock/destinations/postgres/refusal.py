@@ -17,6 +17,7 @@ from psycopg import sql
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.model.errors import RowRefused
+from penstock.model.text import is_text
 from penstock.postgres.connection import Connection, without_values
 from penstock.spark import unreadable
 
@@ -112,16 +113,8 @@ def refused_line(place: Place, error: psycopg.Error, line: bytes) -> RowRefused:
     fields = dict(zip(place.columns, line.split(b"\t"), strict=False))
     columns = [name for name in place.key or place.columns if name in fields]
     found = refused(place, error, columns, [_value(fields[name]) for name in columns])
-    found.at(column=next((name for name, field in fields.items() if not _is_text(field)), None))
+    found.at(column=next((name for name, field in fields.items() if not is_text(field)), None))
     return found
-
-
-def _is_text(field: bytes) -> bool:
-    try:
-        field.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _value(field: bytes) -> str | None:
