@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.options import KNOWN
-from penstock.spark.shapes import ALL_TABLES, SYSTEM_COLUMNS
+from penstock.spark.cdc.options import KNOWN
+from penstock.spark.cdc.shapes import ALL_TABLES, SYSTEM_COLUMNS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

@@ -4,6 +4,6 @@ Spark imports top-level modules called `pyspark_*` and takes their `DefaultSourc
 `spark.readStream.format("postgres_cdc")` works wherever Penstock is installed, without an import.
 """
 
-from penstock.spark.source import PostgresCdc as DefaultSource
+from penstock.spark.cdc.source import PostgresCdc as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -1,5 +1,5 @@
 """Registers `postgres_snapshot` with every Spark session, as `pyspark_postgres_cdc` does `postgres_cdc`."""
 
-from penstock.spark.snapshot_source import PostgresSnapshot as DefaultSource
+from penstock.spark.snapshot.source import PostgresSnapshot as DefaultSource
 
 __all__ = ["DefaultSource"]

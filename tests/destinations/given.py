@@ -10,6 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from penstock.changes.slices import slices_of
 from penstock.config import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import PostgresTarget
@@ -19,10 +20,9 @@ from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility
 from penstock.postgres.snapshot import Snapshot
-from penstock.spark.plan import slices
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
-from tests.spark.made import START, STEP, WHEN, MadeSpool
+from tests.changes.made import START, STEP, WHEN, MadeSpool
 
 
 class Spool(MadeSpool):
@@ -93,7 +93,9 @@ class Given:
         with closing(Manifest.open(self.spool.path)) as manifest:
             parts = [
                 part
-                for part in slices(self.spool.path, manifest.entries(start, end), start, manifest.schemas())
+                for part in slices_of(
+                    self.spool.path, manifest.entries(start, end), start, manifest.schemas()
+                )
                 if part.table is not None and part.table.id == table
             ]
         runs: list[Run] = []

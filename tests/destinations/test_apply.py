@@ -15,9 +15,9 @@ from penstock.destinations.protocol import Kind
 from penstock.model import TableSchema
 from penstock.model.errors import PenstockError
 from tests.bed import Database
+from tests.changes.made import USERS
 from tests.destinations.given import Given
 from tests.destinations.model import KEYED, WHOLE, Model
-from tests.spark.made import USERS
 
 SEEDS = (1, 2)
 BATCHES = 12

@@ -19,8 +19,8 @@ from penstock.model.errors import PenstockError, RowRefused, SnapshotLost
 from penstock.postgres.snapshot import Snapshot
 from penstock.postgres.types import TypeCatalog
 from tests.bed import Database
+from tests.changes.made import USERS, column_type
 from tests.destinations.given import Given
-from tests.spark.made import USERS, column_type
 
 VALUES = {
     "bool": "true",

@@ -12,8 +12,8 @@ from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
 from penstock.model.errors import TargetUnfit
 from penstock.model.visibility import Visibility
 from tests.bed import Database
+from tests.changes.made import USERS, column_type, table
 from tests.destinations.given import Given
-from tests.spark.made import USERS, column_type, table
 
 VARCHAR = ColumnType(1043, "varchar", 24)
 

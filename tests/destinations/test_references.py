@@ -9,8 +9,8 @@ from psycopg.conninfo import make_conninfo
 
 from penstock.model.errors import DestinationBusy
 from tests.bed import Database
+from tests.changes.made import USERS
 from tests.destinations.given import Given
-from tests.spark.made import USERS
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from penstock.model import TableId, TableSchema
 from penstock.model.errors import ConnectionFailed, PenstockError, RowRefused, TargetUnfit, WriteDenied
 from penstock.spool.segment import BeforeKind
 from tests.bed import Database
+from tests.changes.made import ORDERS, USERS, table
 from tests.destinations.given import Given
-from tests.spark.made import ORDERS, USERS, table
 
 KEYLESS = table(3, "public.log", {"at": "int4", "said": "text"}, key=())
 

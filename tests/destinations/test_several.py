@@ -14,8 +14,8 @@ from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column
 from penstock.spool.segment import BeforeKind
 from tests.bed import Database
+from tests.changes.made import ORDERS, USERS, column_type
 from tests.destinations.given import Given
-from tests.spark.made import ORDERS, USERS, column_type
 
 
 @pytest.mark.parametrize("kind", [Kind.CLONE, Kind.HISTORY])

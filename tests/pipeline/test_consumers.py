@@ -19,10 +19,10 @@ from penstock.config import load
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone
 from penstock.pipeline.feed import Feed
-from penstock.spark import feed as spark_feed
-from penstock.spark.options import Options
-from penstock.spark.reader import SpoolReader
-from penstock.spark.shapes import AllTables
+from penstock.spark.cdc import query_spool
+from penstock.spark.cdc.options import Options
+from penstock.spark.cdc.reader import SpoolReader
+from penstock.spark.cdc.shapes import AllTables
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.capture.running import eventually
@@ -129,7 +129,7 @@ def test_a_query_that_fails_its_own_check_is_no_consumer(source: Database, tmp_p
             reader.initialOffset()
         assert "query" not in manifest.consumers()
     config = load(file)
-    configured = spark_feed.Feed(Options.read(options))._configured
+    configured = query_spool.QuerySpool(Options.read(options))._configured
     assert configured is not None
     assert configured[1].consumers == ("copy",)
     assert configured[1].spool == spool_of(config, config.sources[0])

@@ -16,7 +16,7 @@ from penstock.model import Column, ColumnType, ReplicaIdentity, TableSchema
 from penstock.model.errors import TransformRefused
 from penstock.pipeline.images import COMPUTED, PASSES, Imaging, whole_changes
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
-from tests.spark.changing import (
+from tests.changes.changing import (
     BY_KEY,
     FULL,
     Changing,

@@ -13,9 +13,9 @@ from penstock.model.phases import Phase
 from penstock.pipeline.run import Pipeline
 from penstock.pipeline.targets import collisions, may_collide
 from tests.bed import Database
+from tests.changes.made import ORDERS, USERS
 from tests.pipeline.running import configuration, contents, running, to_postgres
 from tests.pipeline.test_errors import penstock
-from tests.spark.made import ORDERS, USERS
 
 BOTH = ("eu.t of source source by destination copy", "us.t of source source by destination copy")
 

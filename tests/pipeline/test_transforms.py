@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.changes.slices import read_slice, slices_of
 from penstock.cli.retry import retry
 from penstock.config import load
 from penstock.config.models import DestinationTable
@@ -16,11 +17,10 @@ from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model.errors import TransformRefused
 from penstock.model.phases import Phase
 from penstock.pipeline.transform import Transforms
-from penstock.spark import plan
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
+from tests.changes.made import START, USERS, MadeSpool
 from tests.pipeline.running import configuration, contents, running, to_postgres
-from tests.spark.made import START, USERS, MadeSpool
 
 RULES = {
     "target": "app.people",
@@ -120,7 +120,7 @@ def test_segments_are_there_until_the_next_ones_of_their_table_or_the_next_start
         end = spool.insert(USERS, ("1", "one", "1.00"), ("2", "two", "2.00")).commit()
         with closing(Manifest.open(spool.path)) as manifest:
             entries, schemas = manifest.entries(START, end), manifest.schemas()
-        parts = tuple(plan.slices(spool.path, entries, START, schemas))
+        parts = tuple(slices_of(spool.path, entries, START, schemas))
     changes = TableChanges((Run(Delivery("eu", USERS, USERS.name), parts),), START)
 
     def segments(name: str) -> list[Path]:
@@ -132,7 +132,7 @@ def test_segments_are_there_until_the_next_ones_of_their_table_or_the_next_start
     eu.changes(rules, changes)
     ((part,),) = (run.slices for run in eu.changes(rules, changes).runs)
     assert segments("eu") == [part.path]
-    assert [row["after"] for rows in plan.read(part) for row in rows.to_pylist()] == [["2", "two", "2.00"]]
+    assert [row["after"] for rows in read_slice(part) for row in rows.to_pylist()] == [["2", "two", "2.00"]]
     with pytest.raises(TransformRefused, match="DIVIDE_BY_ZERO"):
         eu.changes(DestinationTable(set={"name": "1 div (id - 2)"}), changes)
     assert segments("eu") == []

@@ -15,7 +15,7 @@ from penstock.model.errors import NotReady, PenstockError, TableBusy
 from penstock.postgres import ddl
 from penstock.postgres.connection import connect
 from penstock.postgres.snapshot import Snapshot, copy_out
-from penstock.spark.fetch import fetch_text
+from penstock.spark.snapshot.fetch import fetch_text
 from penstock.state.database import Database as StateDatabase
 from tests.bed import Database
 from tests.security.attacker import Attacker

@@ -22,10 +22,10 @@ from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
 from penstock.model.phases import Phase
 from tests.bed import Database
+from tests.changes.made import ORDERS, USERS, table
 from tests.destinations.given import Given
 from tests.pipeline.running import configuration, contents, running, to_postgres
 from tests.security.attacker import Attacker
-from tests.spark.made import ORDERS, USERS, table
 
 TRIGGER = """
 create trigger t after insert or update or delete on {table} for each row execute function mine.trap();

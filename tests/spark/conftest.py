@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tests.spark.made import ORDERS, USERS, MadeSpool
+from tests.changes.made import ORDERS, USERS, MadeSpool
 
 Collect = Callable[..., list[Row]]
 

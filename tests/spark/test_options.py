@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model import TableName
 from penstock.model.errors import ConfigError
-from penstock.spark.options import KNOWN, Options
+from penstock.spark.cdc.options import KNOWN, Options
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "spark.md"
 

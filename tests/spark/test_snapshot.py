@@ -21,13 +21,13 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from penstock.model import Column, ReplicaIdentity, TableId, TableSchema
 from penstock.model.errors import ConfigError, SnapshotLost
 from penstock.postgres.snapshot import CopyRange, Snapshot, Wanted
-from penstock.spark import holder
-from penstock.spark.fetch import fetch_typed, session_name
-from penstock.spark.snapshot import text_frame, typed_frame
-from penstock.spark.snapshot_options import KNOWN, SnapshotOptions
+from penstock.spark.snapshot import snapshot_process
+from penstock.spark.snapshot.fetch import fetch_typed, session_name
+from penstock.spark.snapshot.frames import text_frame, typed_frame
+from penstock.spark.snapshot.options import KNOWN, SnapshotOptions
 from tests.bed import Database
 from tests.capture.running import captured, eventually, running, spec_for
-from tests.spark.made import column_type
+from tests.changes.made import column_type
 from tests.spark.test_types import HELD, KEPT_AS_TEXT, SET_UP, TEXT_ELEMENTS
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "spark.md"
@@ -236,8 +236,10 @@ def holders(database: Database) -> int:
 def test_a_held_snapshot_ends_when_its_readers_are_done(accounts: Database) -> None:
     ((table,),) = accounts.query("select 'accounts'::regclass::oid")
     wanted = Wanted(("id",), None, 1 << 20)
-    request = holder.Request(accounts.dsn, TableId(table), wanted, watched=1, before_use=60, after_use=0.5)
-    held = holder.ask(request)
+    request = snapshot_process.Request(
+        accounts.dsn, TableId(table), wanted, watched=1, before_use=60, after_use=0.5
+    )
+    held = snapshot_process.ask(request)
     columns = [Column("id", column_type("int4"))]
     accounts.execute("delete from accounts")
     rows = [
@@ -259,7 +261,9 @@ def test_a_held_snapshot_ends_when_spark_does(accounts: Database) -> None:
     ((table,),) = accounts.query("select 'accounts'::regclass::oid")
     with subprocess.Popen(["sleep", "600"]) as spark:
         try:
-            holder.ask(holder.Request(accounts.dsn, TableId(table), Wanted(("id",)), spark.pid))
+            snapshot_process.ask(
+                snapshot_process.Request(accounts.dsn, TableId(table), Wanted(("id",)), spark.pid)
+            )
             threading.Event().wait(2)
             assert holders(accounts) == 1
         finally:

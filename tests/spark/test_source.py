@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row
 
 from penstock.model import Lsn
 from penstock.spool.segment import BeforeKind
+from tests.changes.made import ORDERS, START, USERS, MadeSpool, table
 from tests.spark.conftest import Collect
-from tests.spark.made import ORDERS, START, USERS, MadeSpool, table
 
 Stream = Callable[..., DataFrame]
 

@@ -16,13 +16,14 @@ import pyarrow as pa
 import pytest
 from psycopg.pq import Format
 
+from penstock.changes.arrow_types import arrow_type
+from penstock.changes.typed import first_refused, typed
 from penstock.model import ColumnType, TypeKind
 from penstock.postgres.types import TypeCatalog
-from penstock.spark.typed import first_refused, typed
-from penstock.spark.types import arrow_type, spark_type
+from penstock.spark.types import spark_type
 from penstock.spool.segment import BeforeKind
 from tests.bed import Database
-from tests.spark.made import MadeSpool, table
+from tests.changes.made import MadeSpool, table
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "types.md"
 

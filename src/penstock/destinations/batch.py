@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes import unreadable
+from penstock.changes.slices import Slice, read_slice
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableName, TableSchema
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
 from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
-from penstock.spark import plan, unreadable
-from penstock.spark.plan import Slice
-from penstock.spark.shapes import AllTables, OneTable, Shape
+from penstock.spark.cdc.shapes import AllTables, OneTable, Shape
 from penstock.spark.types import spark_schema
 from penstock.spool.segment import BeforeKind, Op
 
@@ -67,7 +67,7 @@ class ChangeBatch:
                 for batch in rows_of(changes, run):
                     rows += [(row, run.delivery.table) for row in batch.to_pylist()]
         for part in self.messages:
-            rows += [(row, None) for batch in plan.read(part) for row in batch.to_pylist()]
+            rows += [(row, None) for batch in read_slice(part) for row in batch.to_pylist()]
         rows.sort(key=lambda found: (found[0]["commit_lsn"], found[0]["seq"]))
         for commit, transaction in groupby(rows, key=lambda found: found[0]["commit_lsn"]):
             yield from _transaction(Lsn(commit), list(transaction))
@@ -95,7 +95,7 @@ class ChangeBatch:
 def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
     """The changes of a run that are meant, in order, as the spool has them. Runs on executors."""
     for part in run.slices:
-        for rows in plan.read(part):
+        for rows in read_slice(part):
             if part.after is None or part.after < changes.start:
                 rows = rows.filter(pc.greater_equal(rows["commit_lsn"], changes.start.value))
             if changes.copied is not None:

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.changes.slices import Slice
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility
-from penstock.spark.plan import Slice
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

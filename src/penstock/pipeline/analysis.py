@@ -18,6 +18,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import Column as Value
 from pyspark.sql import SparkSession
 
+from penstock.changes.arrow_types import arrow_type
 from penstock.config.models import DestinationConfig, DestinationTable
 from penstock.model import Column, ReplicaIdentity, TableSchema
 from penstock.model.errors import PenstockError, TransformRefused, from_dict
@@ -25,7 +26,7 @@ from penstock.pipeline.expression import TEXT, Expression, examine, examine_cond
 from penstock.pipeline.images import Imaging
 from penstock.pipeline.rules import Finding, applied, check
 from penstock.spark.tasks import explained, is_of_a_value
-from penstock.spark.types import arrow_type, spark_schema
+from penstock.spark.types import spark_schema
 
 Made = TypeVar("Made")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from penstock.changes.slices import Slice, read_slice, slices_of
 from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
@@ -20,8 +21,6 @@ from penstock.pipeline.evolution import CopyAnew, Followed
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.tables import Tables
-from penstock.spark import plan
-from penstock.spark.plan import Slice
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
 
@@ -54,7 +53,7 @@ class Changes:
         parts = {(part.table_id, part.schema_version) for entry in entries for part in entry.segment.parts}
         if not parts <= self._schemas.keys():  # a version that is known never changes
             self._schemas = self.manifest.schemas()
-        return plan.slices(self.feed.spec.spool.absolute(), entries, start, self._schemas)
+        return slices_of(self.feed.spec.spool.absolute(), entries, start, self._schemas)
 
     def messages(self, start: Lsn, end: Lsn) -> tuple[Slice, ...]:
         """The logical messages of `[start, end)`."""
@@ -198,7 +197,7 @@ class Changes:
 
 
 def _holds_unseen(part: Slice, seen: Visibility) -> bool:
-    rows = plan.read(replace(part, columns=("xid",), after=None))
+    rows = read_slice(replace(part, columns=("xid",), after=None))
     return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
 
 

@@ -19,9 +19,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as sql
 from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
+from penstock.changes.arrow_types import arrow_type, delimiter
 from penstock.model import Column, ColumnType
 from penstock.model.errors import TransformRefused
-from penstock.spark.types import arrow_type, delimiter, spark_type
+from penstock.spark.types import spark_type
 
 TEXT = ColumnType(25, "text")
 

@@ -7,10 +7,9 @@ from datetime import datetime
 
 import structlog
 
+from penstock.changes.slices import Slice, read_slice
 from penstock.model import Lsn, TableId
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
-from penstock.spark import plan
-from penstock.spark.plan import Slice
 from penstock.spool.segment import Op
 
 _log = structlog.get_logger("penstock.pipeline")
@@ -24,7 +23,7 @@ def events(parts: Iterable[Slice], start: Lsn) -> list[DdlEvent]:
 def _events(part: Slice) -> Iterator[DdlEvent]:
     assert part.table is not None
     names = part.table.column_names
-    for batch in plan.read(part):
+    for batch in read_slice(part):
         for row in batch.to_pylist():
             if row["op"] == Op.INSERT:
                 said = dict(zip(names, row["after"], strict=True))

@@ -28,13 +28,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.arrow_types import arrow_type
+from penstock.changes.columns import Rows, completed, offsets_of
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableSchema
 from penstock.model.errors import TransformRefused
-from penstock.spark.columns import Rows, completed, offsets_of
-from penstock.spark.shapes import typed_column
-from penstock.spark.types import arrow_type
+from penstock.spark.cdc.shapes import typed_column
 from penstock.spool import segment
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
 

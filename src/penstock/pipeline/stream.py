@@ -23,6 +23,7 @@ from functools import partial
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock.changes.slices import Slice
 from penstock.config import Config
 from penstock.config.models import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
@@ -44,7 +45,6 @@ from penstock.pipeline.reload import Reloads, may_begin, reload_at_once
 from penstock.pipeline.tables import RELOAD, Tables
 from penstock.pipeline.transform import Transforms
 from penstock.pipeline.unfinished import Unfinished
-from penstock.spark.plan import Slice
 from penstock.state.store import Store, TableState
 
 TOLD = 5.0

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from penstock.changes.slices import Slice
 from penstock.config.models import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges, TableCopy
 from penstock.destinations.schema_change import SchemaChange
@@ -29,8 +30,7 @@ from penstock.model import TableSchema, private
 from penstock.model.errors import PenstockError, to_dict
 from penstock.pipeline.analysis import CARRIED, Analysis, Transform, refusing
 from penstock.pipeline.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
-from penstock.spark.plan import Slice
-from penstock.spark.snapshot import ROW, text_frame
+from penstock.spark.snapshot.frames import ROW, text_frame
 from penstock.spark.types import spark_schema
 from penstock.spool.segment import Op
 

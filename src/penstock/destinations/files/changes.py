@@ -25,11 +25,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.csv_text import csv_line, csv_text
+from penstock.changes.row_lines import Part
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model import Lsn
-from penstock.spark.csvtext import csv_line, csv_text
-from penstock.spark.lines import Part
 from penstock.spool.segment import Op
 
 COLUMNS = ("_op", "_commit_lsn", "_lsn", "_seq", "_xid", "_committed_at", "_unchanged")

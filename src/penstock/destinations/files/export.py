@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 from pyspark import TaskContext
 
+from penstock.changes.csv_text import csv_line, csv_text
 from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.storage import Storage, Written
 from penstock.model.errors import PenstockError
 from penstock.postgres.snapshot import CopyRange, copy_out
-from penstock.spark.csvtext import csv_line, csv_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,6 +12,9 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
+from penstock.changes.net import Net, net_changes
+from penstock.changes.row_counts import Tally, net_rows
+from penstock.changes.versions import Truncated, Versions, versions
 from penstock.destinations.batch import rows_of
 from penstock.destinations.postgres import clone, fresh, history, whole
 from penstock.destinations.postgres.ahead import ahead
@@ -25,9 +28,6 @@ from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
-from penstock.spark.net import Net, net_changes
-from penstock.spark.tally import Tally, net_rows
-from penstock.spark.versions import Truncated, Versions, versions
 
 Step = Fresh | Net | Tally | Versions | Truncated
 

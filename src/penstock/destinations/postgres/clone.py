@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from penstock.changes.net import INSERTED, MOVED, UPDATED, Net
 from penstock.destinations.postgres import few
 from penstock.destinations.postgres.merge import has_key, inserted, merge, origin, value, was
 from penstock.destinations.postgres.place import Place, both, comma
@@ -31,7 +32,6 @@ from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection, without_values
-from penstock.spark.net import INSERTED, MOVED, UPDATED, Net
 
 Way = Callable[[Connection, Place, Net], None]
 

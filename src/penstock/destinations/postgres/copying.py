@@ -27,6 +27,7 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark import TaskContext
 
+from penstock.changes.copy_text import copy_text
 from penstock.destinations import ledger
 from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.endpoint import Endpoint
@@ -50,7 +51,6 @@ from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.connection import Connection
 from penstock.postgres.snapshot import CopyRange, copy_out
-from penstock.spark.copytext import copy_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from penstock.changes.net import MOVED, Net
 from penstock.destinations.postgres import tables
 from penstock.destinations.postgres.merge import merge, was
 from penstock.destinations.postgres.place import Place, comma
 from penstock.postgres.connection import Connection
-from penstock.spark.net import MOVED, Net
 
 ROWS = 500
 BYTES = 1 << 18

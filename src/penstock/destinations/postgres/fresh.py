@@ -15,11 +15,11 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
+from penstock.changes.copy_text import rows_text
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.postgres.connection import Connection
-from penstock.spark.copytext import rows_text
 from penstock.spool.segment import Op
 
 

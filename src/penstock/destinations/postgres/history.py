@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from penstock.changes.versions import Truncated, Versions
 from penstock.destinations.postgres.clone import EXTRA, KEPT, KIND, as_arrays, keep
 from penstock.destinations.postgres.merge import origin, value, was
 from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, comma
@@ -26,7 +27,6 @@ from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection
-from penstock.spark.versions import Truncated, Versions
 
 AT, UNTIL, GONE = sql.Identifier("at"), sql.Identifier("until"), sql.Identifier("gone")
 

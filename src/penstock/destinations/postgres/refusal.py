@@ -14,12 +14,12 @@ from contextlib import suppress
 import psycopg
 from psycopg import sql
 
+from penstock.changes import unreadable
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.stage import copy_lines
 from penstock.model.errors import RowRefused
 from penstock.model.text import is_text
 from penstock.postgres.connection import Connection, without_values
-from penstock.spark import unreadable
 
 Try = Callable[[int, int], None]
 """Applies the rows `[first, end)` alone; raises if one of them is refused."""

@@ -15,11 +15,11 @@ from typing import TypeAlias
 import pyarrow as pa
 from psycopg import sql
 
+from penstock.changes.copy_text import copy_text
 from penstock.destinations.postgres.ahead import ahead
 from penstock.destinations.postgres.merge import origin, value
 from penstock.destinations.postgres.place import Place, comma
 from penstock.postgres.connection import Connection
-from penstock.spark.copytext import copy_text
 
 LARGE = 5000
 """Rows from which on the planner should know what keys are in the table. Of all columns it would cost a tenth

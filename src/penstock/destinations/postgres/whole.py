@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from penstock.changes.row_counts import Tally
 from penstock.destinations.postgres.clone import copy_rows, empty
 from penstock.destinations.postgres.merge import inserted, value
 from penstock.destinations.postgres.place import Place, comma
@@ -20,7 +21,6 @@ from penstock.destinations.postgres.refusal import first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage
 from penstock.postgres.connection import Connection
-from penstock.spark.tally import Tally
 
 COUNT = sql.Identifier("count")
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.columns import Rows
+from penstock.changes.columns import Rows
 
 CHUNK = 1 << 20
 """About how many bytes come at once."""

@@ -18,9 +18,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.columns import Rows, completed, offsets_of
 from penstock.model import TableSchema
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.columns import Rows, completed, offsets_of
 from penstock.spool.segment import BeforeKind, Op
 
 Ints = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.model import ReplicaIdentity, TableSchema
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
-from tests.spark.made import WHEN, table
+from tests.changes.made import WHEN, table
 
 Key = tuple[str | None, ...]
 Values = tuple[str | None, ...]

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import TableName, TableSchema
-from penstock.model.errors import ConfigError
-from penstock.spark.options import Options
+from penstock.spark.cdc.options import Options
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import is_captured
@@ -31,7 +30,7 @@ PATIENCE = 30.0
 """Seconds that a capture, just started by somebody else, may take to make its spool."""
 
 
-class Feed:
+class QuerySpool:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._looked = 0.0
@@ -46,12 +45,9 @@ class Feed:
         from penstock.config import load
 
         config = load(path)
-        chosen = [source for source in config.sources if self._options.source in (None, source.name)]
-        if len(chosen) != 1:
-            names = ", ".join(source.name for source in config.sources)
-            raise ConfigError(f"the option `source` must be one of {names}", file=path)
-        spec = spec_of(config, chosen[0])
-        return chosen[0], replace(spec, spool=spec.spool.absolute())
+        source = config.source(self._options.source)
+        spec = spec_of(config, source)
+        return source, replace(spec, spool=spec.spool.absolute())
 
     @property
     def path(self) -> Path:

@@ -72,14 +72,8 @@ def _conninfo(given: Mapping[str, str | None]) -> tuple[str, frozenset[str]]:
     from penstock.config import load
 
     assert config is not None
-    path = Path(config).absolute()
-    loaded = load(path)
-    sources = loaded.sources
-    chosen = [source for source in sources if given["source"] in (None, source.name)]
-    if len(chosen) != 1:
-        names = ", ".join(source.name for source in sources)
-        raise ConfigError(f"the option `source` must be one of {names}", file=path)
-    return chosen[0].conninfo(), loaded.withheld
+    loaded = load(Path(config).absolute())
+    return loaded.source(given["source"]).conninfo(), loaded.withheld
 
 
 def _checked(dsn: str) -> str:

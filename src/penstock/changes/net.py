@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.new_rows import all_rows, gathered
+from penstock.changes.row_lines import NONE, Ints, Lines, Mask, Part, lines_of, since_truncate
 from penstock.model import TableSchema
-from penstock.spark.gathered import all_rows, gathered
-from penstock.spark.lines import NONE, Ints, Lines, Mask, Part, lines_of, since_truncate
 from penstock.spool.segment import Op
 
 INSERTED, UPDATED, MOVED = ord("I"), ord("U"), ord("M")

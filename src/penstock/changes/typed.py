@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes import arrays
+from penstock.changes.arrow_types import MOST_DIGITS, TEXT, arrow_type, delimiter
 from penstock.model import ColumnType
-from penstock.spark import arrays
-from penstock.spark.types import MOST_DIGITS, TEXT, arrow_type, delimiter
 
 
 def typed(text: pa.StringArray, type: ColumnType) -> pa.Array:

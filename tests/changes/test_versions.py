@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from penstock.changes.versions import Truncated, Versions, versions
 from penstock.model import TableSchema
-from penstock.spark.versions import Truncated, Versions, versions
 from penstock.spool import segment
-from tests.spark.changing import (
+from tests.changes.changing import (
     BY_KEY,
     FULL,
     KEY,

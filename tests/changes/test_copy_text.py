@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.spark import copytext
-from penstock.spark.copytext import copy_text, rows_text
+from penstock.changes import copy_text as module
+from penstock.changes.copy_text import copy_text, rows_text
 from tests.bed import Database
 
 _text = st.one_of(
@@ -54,7 +54,7 @@ def test_rows_arrive_as_they_lie_in_a_segment(
 
 
 def test_text_comes_in_pieces_cut_between_rows(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copytext, "CHUNK", 1000)
+    monkeypatch.setattr(module, "CHUNK", 1000)
     rows = [(str(n), "x" * (n * 7 % 1500), None) for n in range(500)]
     columns = [pa.array([row[place] for row in rows], pa.string()) for place in range(3)]
     pieces = [bytes(piece) for piece in copy_text(columns)]

@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model import Column, Lsn, TableSchema
-from penstock.model.errors import SpoolDamaged, ValueRefused
-from penstock.spark.columns import (
+from penstock.changes.arrow_types import TIMESTAMP, arrow_type, can_follow
+from penstock.changes.columns import (
     BEFORE_KINDS,
     MAP,
     NAMES,
@@ -27,8 +26,9 @@ from penstock.spark.columns import (
     places_kept,
     unchanged_names,
 )
-from penstock.spark.typed import first_refused, typed
-from penstock.spark.types import TIMESTAMP, arrow_type, can_follow
+from penstock.changes.typed import first_refused, typed
+from penstock.model import Column, Lsn, TableSchema
+from penstock.model.errors import SpoolDamaged, ValueRefused
 from penstock.spool.segment import BeforeKind, Op
 
 SHOWN = 60

@@ -22,12 +22,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from penstock.changes import unreadable
+from penstock.changes.slices import Slice, read_slice, slices_of
 from penstock.model import Lsn
-from penstock.spark import plan, unreadable
-from penstock.spark.feed import Feed
-from penstock.spark.followed import Followed
-from penstock.spark.options import EARLIEST, LATEST, Options
-from penstock.spark.shapes import OneTable, Shape
+from penstock.spark.cdc.chosen_table import ChosenTable
+from penstock.spark.cdc.options import EARLIEST, LATEST, Options
+from penstock.spark.cdc.partitions import SpoolPartition, partitions
+from penstock.spark.cdc.query_spool import QuerySpool
+from penstock.spark.cdc.shapes import OneTable, Shape
 from penstock.spool.manifest import Manifest
 
 LONG_POLL = 0.1
@@ -40,11 +42,11 @@ Offset = dict[str, str]
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Options, shape: Shape, followed: Followed | None) -> None:
+    def __init__(self, options: Options, shape: Shape, chosen: ChosenTable | None) -> None:
         self._options = options
-        self._feed = Feed(options)
+        self._spool = QuerySpool(options)
         self._shape = shape
-        self._followed = followed
+        self._chosen = chosen
         self._open: Manifest | None = None
         self._target: Lsn | None = None
         self._acknowledged: Lsn | None = None
@@ -55,7 +57,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _manifest(self) -> Manifest:
         if self._open is None:
             signal.signal(signal.SIGTERM, self._leave)
-            self._open = self._feed.open()
+            self._open = self._spool.open()
         return self._open
 
     def initialOffset(self) -> Offset:
@@ -76,7 +78,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._feed.catch_up(self._manifest)
+        self._spool.catch_up(self._manifest)
         self._target = self._manifest.position
 
     def reportLatestOffset(self) -> Offset:
@@ -92,7 +94,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = self._up_to_target(position, self._manifest.next_position(position, most))
             if reached > position:
                 return _offset(reached)
-            if self._target is None and self._feed.look_after():
+            if self._target is None and self._spool.look_after():
                 self._acknowledge(captured)
             if time.monotonic() >= until:
                 return start
@@ -108,11 +110,11 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, finish = _position(start), _position(end)
         entries = self._manifest.entries(begin, finish)
         schemas = self._manifest.schemas() if entries else {}
-        parts = plan.slices(self._feed.path, entries, begin, schemas)
-        if self._followed is not None:
+        parts = slices_of(self._spool.path, entries, begin, schemas)
+        if self._chosen is not None:
             assert isinstance(self._shape, OneTable)
-            parts = self._followed.choose(parts, self._shape)
-        return plan.partitions(parts)
+            parts = self._chosen.slices_of_it(parts, self._shape)
+        return partitions(parts)
 
     def commit(self, end: Offset) -> None:
         self._acknowledge(_position(end))
@@ -135,16 +137,16 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # On the executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, plan.SpoolPartition)
+        assert isinstance(partition, SpoolPartition)
         for _, segment in groupby(partition.slices, key=lambda part: part.path):
             parts = list(segment)
             batches = (self._shape.batch(rows, part.table) for part in parts for rows in _rows(part))
             one_table = len({part.table and part.table.id for part in parts}) == 1
-            yield from batches if one_table else in_order(batches, "_" if self._followed else "")
+            yield from batches if one_table else in_order(batches, "_" if self._chosen else "")
 
 
-def _rows(part: plan.Slice) -> Iterator[pa.RecordBatch]:
-    for rows in plan.read(part):
+def _rows(part: Slice) -> Iterator[pa.RecordBatch]:
+    for rows in read_slice(part):
         if part.table is not None:
             unreadable.refuse(rows, part.table)
         yield rows

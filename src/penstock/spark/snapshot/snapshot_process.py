@@ -24,7 +24,7 @@ from penstock import logs
 from penstock.model import TableId
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.snapshot import CopyRange, Snapshot, Wanted
-from penstock.spark.fetch import session_name
+from penstock.spark.snapshot.fetch import session_name
 
 BEFORE_USE = 600.0
 AFTER_USE = 60.0
@@ -60,7 +60,7 @@ def hold(conninfo: str, table: TableId, wanted: Wanted, withheld: frozenset[str]
 
 def ask(request: Request) -> Held:
     child = subprocess.Popen(
-        [sys.executable, "-m", "penstock.spark.holder"],
+        [sys.executable, "-m", "penstock.spark.snapshot.snapshot_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if name not in request.withheld},
@@ -128,6 +128,6 @@ def _exists(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    from penstock.spark import holder  # what it answers is of that module, not of __main__
+    from penstock.spark.snapshot import snapshot_process  # what it answers is of that module, not of __main__
 
-    sys.exit(holder.main())
+    sys.exit(snapshot_process.main())

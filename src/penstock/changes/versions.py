@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.new_rows import gathered
+from penstock.changes.row_lines import NONE, Ints, Lines, Mask, Part, lines_of
 from penstock.model import TableSchema
-from penstock.spark.gathered import gathered
-from penstock.spark.lines import NONE, Ints, Lines, Mask, Part, lines_of
 from penstock.spool.segment import SCHEMA, Op
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from penstock.changes.row_counts import net_rows
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.tally import net_rows
-from tests.spark.changing import BY_KEY, FULL, Key, Values, changing, cuts, play, starts, steps
+from tests.changes.changing import BY_KEY, FULL, Key, Values, changing, cuts, play, starts, steps
 
 
 def alike(rows: Any) -> Counter[Values]:

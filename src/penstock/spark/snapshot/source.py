@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from penstock.model import Column, ColumnType, TableId
 from penstock.model.errors import ConfigError, SchemaChanged, SnapshotLost, UnknownTable
-from penstock.spark.snapshot_options import EVERY_COLUMN, SnapshotOptions
+from penstock.spark.snapshot.options import EVERY_COLUMN, SnapshotOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,8 +66,9 @@ class PostgresSnapshot(DataSource):
     def schema(self) -> StructType:
         import pyarrow as pa
 
+        from penstock.changes.arrow_types import arrow_type
         from penstock.postgres.connection import connect
-        from penstock.spark.types import arrow_type, spark_schema
+        from penstock.spark.types import spark_schema
 
         with closing(connect(self._options.conninfo)) as connection:
             self._described = describe(connection, self._options)
@@ -105,7 +106,7 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.postgres.connection import connect
         from penstock.postgres.snapshot import explained, join, ranges_of
-        from penstock.spark.holder import hold
+        from penstock.spark.snapshot.snapshot_process import hold
 
         options, table = self._options, self._described.id
         with closing(connect(options.conninfo)) as connection, explained(table=options.table):
@@ -127,7 +128,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
-        from penstock.spark.fetch import fetch_typed
+        from penstock.spark.snapshot.fetch import fetch_typed
 
         conninfo, columns = self._options.conninfo, self._described.columns
         with self._under(partition) as (snapshot, ranges):

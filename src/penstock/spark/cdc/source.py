@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from penstock.model.errors import ConfigError
-from penstock.spark.options import Options
+from penstock.spark.cdc.options import Options
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.followed import Followed
-    from penstock.spark.reader import SpoolReader
-    from penstock.spark.shapes import Shape
+    from penstock.spark.cdc.chosen_table import ChosenTable
+    from penstock.spark.cdc.reader import SpoolReader
+    from penstock.spark.cdc.shapes import Shape
 
 
 class PostgresCdc(DataSource):
@@ -33,7 +33,7 @@ class PostgresCdc(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = Options.read(options)
-        self._followed: Followed | None = None
+        self._chosen: ChosenTable | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -43,28 +43,28 @@ class PostgresCdc(DataSource):
         from penstock.spark.types import spark_schema
 
         if self._options.table is not None:
-            self._followed = self._find_table()
+            self._chosen = self._find_table()
         return spark_schema(self._shape().schema)
 
-    def _find_table(self) -> Followed:
-        from penstock.spark.feed import Feed
-        from penstock.spark.followed import follow
+    def _find_table(self) -> ChosenTable:
+        from penstock.spark.cdc.chosen_table import choose_table
+        from penstock.spark.cdc.query_spool import QuerySpool
 
-        name, feed = self._options.table, Feed(self._options)
+        name, spool = self._options.table, QuerySpool(self._options)
         assert name is not None
-        with closing(feed.open()) as manifest:
+        with closing(spool.open()) as manifest:
             known = manifest.schemas()
         if any(schema.name == name for schema in known.values()):
-            return follow(name, known, self._options.text_columns)
-        return follow(name, known, self._options.text_columns, feed.describe(name))
+            return choose_table(name, known, self._options.text_columns)
+        return choose_table(name, known, self._options.text_columns, spool.describe(name))
 
     def _shape(self) -> Shape:
-        from penstock.spark.shapes import AllTables
+        from penstock.spark.cdc.shapes import AllTables
 
-        return self._followed.shape(self._options.before) if self._followed else AllTables()
+        return self._chosen.shape(self._options.before) if self._chosen else AllTables()
 
     def streamReader(self, schema: StructType) -> SpoolReader:
-        from penstock.spark.reader import SpoolReader
+        from penstock.spark.cdc.reader import SpoolReader
         from penstock.spark.types import spark_schema
 
         shape = self._shape()
@@ -72,4 +72,4 @@ class PostgresCdc(DataSource):
             raise ConfigError(
                 "postgres_cdc finds the schema itself", remedy="Leave .schema(…) out of the query"
             )
-        return SpoolReader(self._options, shape, self._followed)
+        return SpoolReader(self._options, shape, self._chosen)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.changes.slices import Slice, read_slice
 from penstock.model import Lsn
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.plan import Slice, read
 from penstock.spool.segment import SCHEMA, BeforeKind, Op, write
-from tests.spark.made import USERS, WHEN
+from tests.changes.made import USERS, WHEN
 
 
 def segment(folder: Path, *names: str) -> Slice:
@@ -40,12 +40,12 @@ def segment(folder: Path, *names: str) -> Slice:
 
 
 def names_in(part: Slice) -> list[str]:
-    return [row[1] for batch in read(part) for row in batch["after"].to_pylist()]
+    return [row[1] for batch in read_slice(part) for row in batch["after"].to_pylist()]
 
 
 def test_a_slice_is_read_from_its_position_on_in_the_columns_that_are_asked_for(tmp_path: Path) -> None:
     part = replace(segment(tmp_path / "spool", "a", "b", "c"), columns=("commit_lsn", "after"))
-    assert [batch.schema.names for batch in read(part)] == [["commit_lsn", "after"]]
+    assert [batch.schema.names for batch in read_slice(part)] == [["commit_lsn", "after"]]
     assert names_in(part) == ["a", "b", "c"]
     assert names_in(replace(part, after=Lsn(100))) == ["b", "c"]
     assert names_in(replace(part, after=Lsn(101))) == ["c"]

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from penstock.changes.copy_text import cut, ends_of, offsets_of
 from penstock.model.compiled import Bytes, Int32s, Int64s, kernel
-from penstock.spark.copytext import cut, ends_of, offsets_of
 
 _COMMA, _QUOTE, _NEWLINE, _RETURN, _BACKSLASH, _DOT = b',"\n\r\\.'
 _ONE = np.uintp(1)

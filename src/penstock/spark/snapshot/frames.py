@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.changes.arrow_types import arrow_type
+from penstock.changes.columns import NAMES
 from penstock.model import TableSchema
 from penstock.postgres.snapshot import CopyRange
-from penstock.spark.columns import NAMES
-from penstock.spark.fetch import fetch_text, fetch_typed, typed_column
-from penstock.spark.types import arrow_type, spark_schema
+from penstock.spark.snapshot.fetch import fetch_text, fetch_typed, typed_column
+from penstock.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from penstock.spark import copytext
-from penstock.spark.csvtext import csv_line, csv_text
+from penstock.changes import copy_text
+from penstock.changes.csv_text import csv_line, csv_text
 from tests.bed import Database
 
 Row = tuple[str | None, ...]
@@ -123,7 +123,7 @@ def test_what_lies_under_a_null_is_not_written() -> None:
 def test_text_comes_in_pieces_cut_between_rows(
     session: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copytext, "CHUNK", 1000)
+    monkeypatch.setattr(copy_text, "CHUNK", 1000)
     rows: list[Row] = [(str(n), 'a "b"' * (n * 7 % 300), None) for n in range(500)]
     pieces = [bytes(piece) for piece in csv_text(as_columns(rows))]
     assert len(pieces) > 100

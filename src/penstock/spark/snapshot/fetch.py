@@ -21,13 +21,13 @@ from adbc_driver_postgresql import dbapi
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from penstock.changes.arrow_types import arrow_type
+from penstock.changes.typed import first_refused, typed
 from penstock.model import Column, TableName, TypeKind
 from penstock.model.errors import ConnectionFailed, PenstockError, ValueRefused
 from penstock.postgres.connection import SESSION_OPTIONS, with_session
 from penstock.postgres.snapshot import CopyRange, gone, refused, settings
-from penstock.spark.shapes import SHOWN
-from penstock.spark.typed import first_refused, typed
-from penstock.spark.types import arrow_type
+from penstock.spark.cdc.shapes import SHOWN
 
 BATCH_BYTES = 4 << 20
 AS_ADBC_HAS_IT = {"bool", "int2", "int4", "int8", "float4", "float8", "bytea"}

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.changes.columns import Rows
+from penstock.changes.row_lines import Part, since_truncate
 from penstock.model import TableSchema
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.columns import Rows
-from penstock.spark.lines import Part, since_truncate
 from penstock.spool.segment import BeforeKind, Op
 
 COUNT = "_count"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from penstock.changes.net import Net, net_changes
 from penstock.model import TableSchema
 from penstock.model.errors import SpoolDamaged
-from penstock.spark.net import Net, net_changes
 from penstock.spool.segment import BeforeKind
-from tests.spark.changing import (
+from tests.changes.changing import (
     BY_KEY,
     FULL,
     KEY,

@@ -1,27 +1,18 @@
-"""Which rows of the spool a batch reads, and how they are shared out among tasks.
-
-The unit is a record batch of a segment. A small batch stays in one partition, since a task costs
-milliseconds; a large one is cut into partitions of about `ROWS_PER_PARTITION`, in the order of the spool, so
-that the rows of one table follow each other within a partition and from one to the next. A partition carries
-all that its task needs: paths, record batches, schemas.
-"""
+"""Which rows of the spool a batch reads: slices of its segments, each of one table under one schema."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from penstock.model import NO_TABLE, Lsn, TableId, TableSchema
 from penstock.model.errors import SpoolDamaged
 from penstock.spool.manifest import Entry
-from penstock.spool.segment import BATCH_ROWS, Part, read_batches
-
-ROWS_PER_PARTITION = 100_000
+from penstock.spool.segment import Part, read_batches
 
 Schemas = Mapping[tuple[TableId, int], TableSchema]
 
@@ -42,13 +33,7 @@ class Slice:
     """Which columns are read; None: all."""
 
 
-class SpoolPartition(InputPartition):
-    def __init__(self, slices: tuple[Slice, ...]) -> None:
-        super().__init__(slices)
-        self.slices = slices
-
-
-def slices(spool: Path, entries: Iterable[Entry], start: Lsn, schemas: Schemas) -> Iterator[Slice]:
+def slices_of(spool: Path, entries: Iterable[Entry], start: Lsn, schemas: Schemas) -> Iterator[Slice]:
     """Every part of the segments of a batch, in order."""
     for entry in entries:
         for part in entry.segment.parts:
@@ -73,27 +58,7 @@ def _schema_of(part: Part, schemas: Schemas, entry: Entry) -> TableSchema | None
     return found
 
 
-def partitions(parts: Iterable[Slice]) -> list[SpoolPartition]:
-    parts = list(parts)
-    total = sum(part.rows for part in parts)
-    count = max(1, round(total / ROWS_PER_PARTITION))
-    if not parts or count == 1:
-        return [SpoolPartition(tuple(parts))] if parts else []
-    shares: list[list[Slice]] = [[] for _ in range(count)]
-    rows = 0
-    for piece in (piece for part in parts for piece in _batches(part)):
-        shares[min(rows * count // total, count - 1)].append(piece)
-        rows += piece.rows
-    return [SpoolPartition(tuple(share)) for share in shares if share]
-
-
-def _batches(part: Slice) -> Iterator[Slice]:
-    for group in range(part.batches):
-        rows = min(BATCH_ROWS, part.rows - group * BATCH_ROWS)
-        yield replace(part, first_batch=part.first_batch + group, batches=1, rows=rows)
-
-
-def read(part: Slice) -> Iterator[pa.RecordBatch]:
+def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     """The rows of a slice, a record batch at a time. Runs on executors."""
     try:
         for rows in read_batches(part.path, part.first_batch, part.batches, part.columns):

@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.changes.arrow_types import arrow_type
+from penstock.changes.slices import Schemas, Slice
 from penstock.model import Column, ColumnType, TableId, TableName, TableSchema
 from penstock.model.errors import ConfigError, SchemaChanged, UnknownTable
-from penstock.spark.plan import Schemas, Slice
-from penstock.spark.shapes import SYSTEM_COLUMNS, OneTable
-from penstock.spark.types import arrow_type
+from penstock.spark.cdc.shapes import SYSTEM_COLUMNS, OneTable
 
 _TEXT = ColumnType(25, "text")
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class ChosenTable:
     """A table as it was when the stream was loaded."""
 
     name: TableName
@@ -38,7 +38,7 @@ class Followed:
     def shape(self, with_before: bool) -> OneTable:
         return OneTable(self.columns, with_before)
 
-    def choose(self, parts: Iterable[Slice], shape: OneTable) -> Iterator[Slice]:
+    def slices_of_it(self, parts: Iterable[Slice], shape: OneTable) -> Iterator[Slice]:
         """The slices that hold rows of this table, refusing those that do not fit."""
         for part in parts:
             table = part.table
@@ -71,17 +71,17 @@ class Followed:
 def _difference(declared: dict[str, pa.DataType], found: dict[str, pa.DataType]) -> str:
     added, dropped = found.keys() - declared.keys(), declared.keys() - found.keys()
     changed = {name for name in found.keys() & declared.keys() if found[name] != declared[name]}
-    said = [
+    differences = [
         f"{what} {', '.join(sorted(names))}"
         for what, names in (("added", added), ("dropped", dropped), ("of another type", changed))
         if names
     ]
-    return f"the table's columns changed while the query ran: {'; '.join(said)}"
+    return f"the table's columns changed while the query ran: {'; '.join(differences)}"
 
 
-def follow(
+def choose_table(
     name: TableName, schemas: Schemas, text_columns: frozenset[str], described: TableSchema | None = None
-) -> Followed:
+) -> ChosenTable:
     """The table under this name, in the newest version that the spool knows, or else as it is `described`."""
     versions = [schema for schema in schemas.values() if schema.name == name]
     versions += [] if described is None else [described]
@@ -94,7 +94,7 @@ def follow(
         )
     newest = max(versions, key=lambda schema: (schema.id, schema.version))
     known = frozenset((schema.id, schema.version) for schema in schemas.values())
-    return Followed(name, newest.id, _columns(newest, text_columns), text_columns, known)
+    return ChosenTable(name, newest.id, _columns(newest, text_columns), text_columns, known)
 
 
 def _columns(table: TableSchema, text_columns: frozenset[str]) -> tuple[Column, ...]:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.spark.columns import offsets_of
-from penstock.spark.lines import Ints, Lines, Part
+from penstock.changes.columns import offsets_of
+from penstock.changes.row_lines import Ints, Lines, Part
 from penstock.spool.segment import Op
 
 _NO_CELLS = np.empty(0, np.int64)
