@@ -318,7 +318,7 @@ def test_a_source_is_asked_for_by_name(tmp_path: Path) -> None:
     config = load(written(tmp_path, SMALLEST + "  - {name: us, dsn: host=x}\n"), {})
     assert config.source("us").name == "us"
     for name in (None, "asia"):
-        with pytest.raises(ConfigError, match="expected one of the sources eu, us"):
+        with pytest.raises(ConfigError, match="the source must be one of eu, us"):
             config.source(name)
 
 

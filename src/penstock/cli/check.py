@@ -174,7 +174,7 @@ def _class(destination: DestinationConfig) -> Check:
     from importlib import import_module
 
     from penstock.config.destinations import PythonOptions
-    from penstock.model.errors import without_secrets
+    from penstock.model.secrets import without_secrets
     from penstock.postgres.preflight.check import failure, ok
 
     options = destination.settings(PythonOptions)

@@ -23,7 +23,8 @@ from penstock.config.environment import Path as KeyPath
 from penstock.config.environment import override
 from penstock.config.models import Config
 from penstock.config.reference import Key, keys, option_keys
-from penstock.model.errors import ConfigError, without_secrets
+from penstock.model.errors import ConfigError
+from penstock.model.secrets import without_secrets
 
 MOST = 100
 """Mistakes that are told; nobody reads more."""

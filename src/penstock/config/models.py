@@ -331,7 +331,7 @@ class Config(Section):
         if len(found) == 1:
             return found[0]
         names = ", ".join(source.name for source in self.sources)
-        raise ConfigError(f"expected one of the sources {names}{f', found {name}' if name else ''}")
+        raise ConfigError(f"the source must be one of {names}{f', not {name}' if name else ''}")
 
     def marker_for(self, source: SourceConfig) -> str | None:
         """How markers of reloads begin, if the source is to record its schema changes; None: it is not."""

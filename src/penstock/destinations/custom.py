@@ -19,7 +19,8 @@ from pyspark.errors import PySparkException
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import ConfigError, DestinationFailed, PenstockError, without_secrets
+from penstock.model.errors import ConfigError, DestinationFailed, PenstockError
+from penstock.model.secrets import without_secrets
 from penstock.spark.snapshot.frames import typed_frame, typed_rows
 from penstock.spark.tasks import without_values
 

@@ -12,7 +12,8 @@ import sqlite3
 import traceback
 from typing import Any
 
-from penstock.model.errors import PenstockError, without_secrets
+from penstock.model.errors import PenstockError
+from penstock.model.secrets import without_secrets
 
 # Control characters (C0, DEL, C1), what turns the direction of writing, other ends of lines, half characters.
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -159,7 +159,7 @@ class Drive:
             self.went_back = error
             self.stopping.set()
         except PenstockError as error:
-            if error.policy.scope is Scope.RUN and not error.retry:
+            if error.scope is Scope.RUN and not error.retry:
                 raise
             self._tell(error)
             return self._backoff.pause()

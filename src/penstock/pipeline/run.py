@@ -316,7 +316,7 @@ class Lane:
             if stream is not None:
                 stream.stop()
             error.at(destination=self._target.name)
-            if not error.retry and not (self._has_run and error.policy.scope is not Scope.RUN):
+            if not error.retry and not (self._has_run and error.scope is not Scope.RUN):
                 raise
             pause = self._backoff.pause()
             self._log.warning("waiting", error=str(error), again_in=round(pause, 1))

@@ -172,7 +172,7 @@ class Stream:
                 return self._transformed(state, *found), found[1]
             self.copy_anew(state, found.why)
         except PenstockError as error:
-            if error.policy.scope != "table":
+            if error.scope != "table":
                 raise
             self.unfinished.do(
                 partial(self.target.hold, self.feed.name, state.key.table, start, error),
@@ -218,7 +218,7 @@ class Stream:
 
     def _retry_in(self, error: PenstockError, attempts: int) -> float | None:
         retry = self._pipeline.retry
-        ends = error.policy.scope is Scope.TABLE and not error.policy.endless
+        ends = error.scope is Scope.TABLE and not error.endless
         if not error.retry or (ends and attempts >= retry.attempts):
             return None
         return float(min(retry.initial * 2 ** min(attempts, 30), retry.max))
@@ -327,7 +327,7 @@ class Stream:
         try:
             work()
         except PenstockError as error:
-            if error.policy.scope != "table":
+            if error.scope != "table":
                 raise
             self.unfinished.then(partial(self.fail, state, error, state.position))
         else:

@@ -30,8 +30,8 @@ from penstock.model.errors import (
     PenstockError,
     SlotInUse,
     TableBusy,
-    without_secrets,
 )
+from penstock.model.secrets import without_secrets
 from penstock.postgres.refusal import with_state
 
 Connection = psycopg.Connection[tuple[Any, ...]]

@@ -25,14 +25,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from penstock.config.connection import check_dsn
 from penstock.model import private
-from penstock.model.errors import (
-    ConfigError,
-    PenstockError,
-    StateDenied,
-    StateUnreachable,
-    WrongState,
-    without_secrets,
-)
+from penstock.model.errors import ConfigError, PenstockError, StateDenied, StateUnreachable, WrongState
+from penstock.model.secrets import without_secrets
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.postgres import ownership
 from penstock.postgres.connection import settle, with_session

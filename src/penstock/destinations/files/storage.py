@@ -34,7 +34,8 @@ from pyarrow import fs
 
 from penstock.destinations.files.permissions import Permissions
 from penstock.model.credentials import StoreKeys
-from penstock.model.errors import ConfigError, PenstockError, StorageFailed, without_secrets
+from penstock.model.errors import ConfigError, PenstockError, StorageFailed
+from penstock.model.secrets import without_secrets
 
 _PIECE = 4 << 20
 _IN_MEMORY = 16 << 20

@@ -96,7 +96,7 @@ class Writer:
         pairs = list(zip(planned, said, strict=True))
         failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
         try:
-            raise_first([error for error in failed.values() if error.policy.scope is not Scope.TABLE])
+            raise_first([error for error in failed.values() if error.scope is not Scope.TABLE])
             entries = [
                 entry for one, told in pairs if one.table not in failed for entry in self._entries(one, told)
             ]

@@ -165,11 +165,11 @@ class TableWriter:
             return None
         except psycopg.Error as failed:
             error = of_table(failed)
-            if error.policy.scope is not Scope.TABLE:
+            if error.scope is not Scope.TABLE:
                 raise
         except PenstockError as failed:
             error = failed
-            if error.policy.scope is not Scope.TABLE:
+            if error.scope is not Scope.TABLE:
                 raise
         error.at(table=delivery.table.name)
         before = known or Known(copy="", version=UNWRITTEN, position=None, error=None, made=False)
