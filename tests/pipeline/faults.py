@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import sys
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +30,7 @@ from penstock.destinations.files.storage import Storage
 from penstock.destinations.postgres import endpoint
 from penstock.model.errors import ConnectionFailed, SpoolUnreachable, StateUnreachable, StorageFailed
 from penstock.pipeline import copying, facts
+from penstock.postgres import ddl
 from penstock.postgres.snapshot import Snapshot
 from penstock.spool.manifest import Manifest
 from penstock.state.database import Database as StateDatabase
@@ -87,10 +90,19 @@ class Faults:
         self.points, self.struck = {}, []
 
     @contextmanager
-    def at(self, call: str, error: Callable[[], Exception], effect: bool = True) -> Iterator[None]:
-        """Around a call; without an effect there is no failing after it."""
+    def at(
+        self,
+        call: str,
+        error: Callable[[], Exception],
+        effect: bool = True,
+        halfway: Callable[[], None] = lambda: None,
+    ) -> Iterator[None]:
+        """Around a call; without an effect there is no failing after it. Who dies before all of it is done
+        may leave something halfway."""
         strikes = self._strikes(call, effect)
         if strikes and not self.way.after:
+            if self.way.dies:
+                halfway()
             self._strike(error)
         yield
         if strikes and self.way.after:
@@ -118,9 +130,16 @@ class Faults:
             raise Died
         raise error()
 
-    def around(self, call: str, real: Callable[..., Any], error: Callable[[], Exception], **more: Any) -> Any:
+    def around(
+        self,
+        call: str,
+        real: Callable[..., Any],
+        error: Callable[[], Exception],
+        effect: bool = True,
+        halfway: Callable[..., None] = lambda *_: None,
+    ) -> Any:
         def wrapped(*given: Any, **named: Any) -> Any:
-            with self.at(call, error, **more):
+            with self.at(call, error, effect, partial(halfway, *given)):
                 return real(*given, **named)
 
         return wrapped
@@ -165,10 +184,18 @@ class Faults:
             patch.setattr(owner, name, self.around_context(call, getattr(owner, name), error))
         calls = [
             (launch, "adjust", "publication adjusted", server_fails),
-            (Storage, "write", "file written", storage_fails),
+            (ddl, "install", "triggers made", server_fails),
+            (ddl, "set_comment", "comment set", server_fails),
+            (Storage, "remove", "files removed", storage_fails),
         ]
         for owner, name, call, error in calls:
             patch.setattr(owner, name, self.around(call, getattr(owner, name), error))
+        calls = [
+            (Storage, "write", "file written", storage_fails),
+            (Storage, "put", "part of a file written", storage_fails),
+        ]
+        for owner, name, call, error in calls:
+            patch.setattr(owner, name, self.around(call, getattr(owner, name), error, halfway=_write_half))
         calls = [
             (Manifest, "rows", "manifest read", spool_fails),
             (facts, "gather", "catalog read", server_fails),
@@ -176,9 +203,19 @@ class Faults:
             (Snapshot, "ranges", "ranges read", connection_fails),
             (copying, "connect", "connection made", connection_fails),
             (copying, "wait_for_writers", "writers waited for", server_fails),
+            (ddl, "marked", "comments read", server_fails),
+            (Storage, "names", "files listed", storage_fails),
+            (Storage, "folders", "folders listed", storage_fails),
         ]
         for owner, name, call, error in calls:
             patch.setattr(owner, name, self.around(call, getattr(owner, name), error, effect=False))
+
+
+def _write_half(storage: Storage, path: str, *_: Any) -> None:
+    """As a process that is killed leaves it."""
+    file = Path(storage.base, path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.with_name(f".{file.name}.{uuid.uuid4().hex}.tmp").write_bytes(b"half of it")
 
 
 def _site() -> str | None:

@@ -22,8 +22,7 @@ from penstock.capture.heartbeat import mark
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, load
 from penstock.destinations.make import make
-from penstock.destinations.postgres.target import PostgresTarget
-from penstock.destinations.protocol import TableCopy
+from penstock.destinations.protocol import TableCopy, Target
 from penstock.embedded.postgres import PostgresServer
 from penstock.pipeline import feed as feeding
 from penstock.pipeline import run
@@ -38,8 +37,9 @@ from penstock.state.store import Store
 from tests.bed import Database, fresh_database
 from tests.capture.running import Running
 from tests.capture.running import running as captured
+from tests.pipeline.delivered import KINDS, Delivered, InPostgres
 from tests.pipeline.faults import Faults
-from tests.pipeline.running import configuration, to_postgres
+from tests.pipeline.running import configuration
 
 
 class SteppedDrive(Drive):
@@ -132,12 +132,16 @@ def _let_go(store: Store) -> None:
 
 
 def settings(folder: Path, source: Database, destination: Database, **other: Any) -> Config:
-    """`other` is for the destination."""
+    """`other` is for the destination, a PostgreSQL database."""
+    return settings_of(folder, source, InPostgres(source, destination, folder), **other)
+
+
+def settings_of(folder: Path, source: Database, delivered: Delivered, **other: Any) -> Config:
     file = configuration(
         folder,
         source,
-        to_postgres(destination, **other),
-        sources=[{"name": "source", "dsn": source.dsn, "ddl_capture": "off"}],
+        delivered.configuration(**other),
+        sources=[{"name": "source", "dsn": source.dsn, "ddl_capture": delivered.ddl_capture}],
         retry={"initial": "2ms", "max": "10ms", "attempts": 5},
         initial_copy={"workers": 1},
     )
@@ -150,6 +154,8 @@ class Bed:
 
     source: Database
     destination: Database
+    kind: str
+    delivered: Delivered
     spark: SparkSession
     config: Config
     folder: Path
@@ -173,7 +179,7 @@ class Bed:
         """As if nothing had ever been delivered; a configuration with a state of its own."""
         self.runs += 1
         self.source.execute("drop table if exists t, u, v")
-        self.destination.execute("drop schema if exists penstock cascade", "drop table if exists t, u, v")
+        self.delivered.clear()
         with closing(Manifest.open(self.spool)) as manifest:
             for consumer in manifest.consumers():
                 manifest.forget(consumer)
@@ -184,12 +190,20 @@ class Bed:
 
 @pytest.fixture
 def bed(
-    server: PostgresServer, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PostgresServer,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Bed]:
+    """Into PostgreSQL, unless a test names another kind of destination."""
     source, destination = fresh_database(server), fresh_database(server)
     database = next(source)
     into = next(destination)
-    config = settings(tmp_path, database, into)
+    kind = getattr(request, "param", "postgres")
+    delivered: Delivered = KINDS[kind](database, into, tmp_path)
+    delivered.install(monkeypatch)
+    config = settings_of(tmp_path, database, delivered)
     faults = Faults()
     during: list[str] = []
     faults.install(monkeypatch)
@@ -203,19 +217,20 @@ def bed(
         (streaming, "TOLD"),
     ):
         monkeypatch.setattr(module, name, 0.0)
-    copy_table = PostgresTarget.copy_table
+    copy_table = delivered.target.copy_table
 
-    def copied(self: PostgresTarget, copy: TableCopy) -> int:
+    def copied(self: Target, copy: TableCopy) -> int:
         statements, during[:] = tuple(during), []
         database.execute(*statements)
-        return copy_table(self, copy)
+        rows: int = copy_table(self, copy)
+        return rows
 
-    monkeypatch.setattr(PostgresTarget, "copy_table", copied)
+    monkeypatch.setattr(delivered.target, "copy_table", copied)
     launch.prepare(config.sources[0])
     spec = replace(launch.spec_of(config, config.sources[0]), interval=0.002, heartbeat=0)
     monkeypatch.setattr(worker, "HOUSEKEEPING", 0.005)
     with captured(spec) as capture:
         SharedCapture.capture = capture
-        yield Bed(database, into, spark, config, tmp_path, faults, 0, during)
+        yield Bed(database, into, kind, delivered, spark, config, tmp_path, faults, 0, during)
     for made in (source, destination):
         next(made, None)

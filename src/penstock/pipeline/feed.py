@@ -134,7 +134,10 @@ class Feed:
         if self.recording or self.marker is None or self.lost or time.monotonic() < self._record_at:
             return
         try:
-            self.recording = self._install()
+            installed = self._install()
+            if installed:
+                self.discover()
+            self.recording = installed
         except PenstockError as error:
             if error.retry:
                 self._record_at = time.monotonic() + DISCOVERY
@@ -143,9 +146,7 @@ class Feed:
             if self.source.ddl_capture == "on":
                 raise
             self._log.warning("schema changes show with a table's next change", error=str(error))
-        if self.recording:
-            self.discover()
-        else:
+        if not self.recording:
             self.marker = None
 
     def _install(self, *, rehearsal: bool = False) -> bool:

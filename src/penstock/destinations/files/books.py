@@ -5,15 +5,16 @@ Both are in the source's own database, so that one transaction has them all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psycopg
 
 from penstock.destinations import ledger
-from penstock.destinations.files.registry import Registry
+from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.ledger import Stream
+from penstock.model import Lsn, TableName
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect, explain
 
@@ -23,6 +24,8 @@ class Books:
     conninfo: str
     stream: Stream
     registry: Registry
+    drafts: set[str] = field(default_factory=set)
+    """Folders of batches that are being written, or could not be registered, as far as is known."""
     _connection: Connection | None = None
 
     def __repr__(self) -> str:
@@ -56,6 +59,11 @@ class Books:
                 yield connection
         except psycopg.Error as error:
             raise self._told(error) from None
+
+    def registered(self, entries: Sequence[Entry], ends: dict[TableName, Lsn]) -> None:
+        """That was committed."""
+        self.registry.registered(ends)
+        self.drafts.difference_update(entry.file.path.rpartition("/")[0] for entry in entries)
 
     def _told(self, error: psycopg.Error) -> PenstockError:
         return explain(error).at(source=self.stream.source, destination=self.stream.destination)

@@ -71,6 +71,14 @@ def finish(connection: Connection, copy: str, made: FinishedCopy | None) -> None
         raise SnapshotLost("the copy was given up, another one was begun")
 
 
+def batch(connection: Connection, copy: str) -> datetime | None:
+    """Of a finished copy that is not one of nothing."""
+    row = connection.execute(
+        "select delivery ->> 'batch' from penstock.copies where copy = %s", (copy,)
+    ).fetchone()
+    return datetime.fromisoformat(row[0]) if row and row[0] else None
+
+
 def take(connection: Connection, copy: str) -> FinishedCopy | None:
     """A finished copy, which is none any more then; None if it was one of nothing."""
     row = connection.execute(

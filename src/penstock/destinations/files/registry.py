@@ -144,11 +144,11 @@ class Registry:
                 remedy="Give this destination a registry of its own: file_registry.schema",
             )
 
-    def look_again(self, connection: Connection, table: TableName) -> None:
-        """Somebody else may have added entries."""
+    def look_again(self, connection: Connection, table: TableName, copied: datetime | None) -> None:
+        """Somebody else may have added entries; and the next batch is later than the one of the copy."""
         known = self._last.pop(table, Last())
         found = self.last(connection, table)
-        batches = [last.batch for last in (known, found) if last.batch is not None]
+        batches = [batch for batch in (known.batch, found.batch, copied) if batch is not None]
         self._last[table] = Last(max(known.end, found.end), max(batches, default=None))
 
     def last(self, connection: Connection, table: TableName) -> Last:
@@ -219,6 +219,22 @@ class Registry:
         for table, end in ends.items():
             if table in self._last:
                 self._last[table] = Last(end, self._last[table].batch)
+
+    def without_files(self, connection: Connection, folders: Sequence[str]) -> list[str]:
+        """Of these folders those of which no file is registered; none where nobody registers any."""
+        if not self.enabled:
+            return []
+        rows = connection.execute(
+            self.sql(
+                """
+                select folder from unnest(%s::text[]) folder
+                where not exists (
+                    select from {schema}.file_log where starts_with(file_path, folder || '/'))
+                """
+            ),
+            (list(folders),),
+        ).fetchall()
+        return [folder for (folder,) in rows]
 
     # The state of tables
 

@@ -219,6 +219,15 @@ class Storage:
                 remedy="Mount what belongs there, or put back what was moved; it goes on by itself then",
             )
         self.write(OWNER, [owner.encode()])
+        self._remove_temporary(OWNER)
+
+    def _remove_temporary(self, path: str) -> None:
+        """What a process that was killed while it wrote a file on a disk left of it."""
+        if self.is_local:
+            final = self._folder / path
+            with self._explained(path):
+                for temporary in final.parent.glob(f".{final.name}.*.tmp"):
+                    temporary.unlink(missing_ok=True)
 
     @contextmanager
     def _sink(self, path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:

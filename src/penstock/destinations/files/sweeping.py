@@ -1,6 +1,8 @@
-"""Files that go: those that a crash left behind unregistered, and those that are old enough."""
+"""Files that go: those that an error or a crash left behind unregistered, and those that are old enough."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import structlog
 
@@ -15,21 +17,43 @@ _log = structlog.get_logger("penstock.files")
 
 
 def sweep(storage: Storage, layout: Layout, books: Books) -> None:
-    """Remove what an interrupted batch wrote: folders newer than the newest one that is registered. A table
-    of which nothing is registered is left alone: what is there may be from before our time."""
+    """Remove what an interrupted batch wrote: folders newer than the newest one that is registered, or, of a
+    table's first copy, than its own. Of a table of which there is neither all is left alone: what is there
+    may be from before our time."""
     with books.transaction() as connection:
+        ledger.lock(connection, books.stream)  # a commit of a process that was killed may be on its way
         kept = set(copies.folders(connection, books.stream))
         tables = map(TableName.parse, ledger.names(connection, books.stream).values())
-        newest = {table: books.registry.last(connection, table) for table in tables}
-    for table, last in newest.items():
-        if last.batch is None:
-            continue
-        beyond = layout.folder(books.stream.source, table, last.batch)
-        above, _, _ = beyond.rpartition("/")
+        newest = [(table, books.registry.last(connection, table).batch) for table in tables]
+    registered = [layout.folder(books.stream.source, table, batch) for table, batch in newest if batch]
+    beyond = {_above(folder): folder for folder in [*sorted(kept), *registered]}
+    for above, newest_folder in beyond.items():
         for folder in storage.folders(above):
-            if folder > beyond and folder not in kept and layout.is_batch(folder):
+            if folder > newest_folder and folder not in kept and layout.is_batch(folder):
                 _log.info("removed what an interrupted batch left", folder=storage.shown(folder))
                 storage.remove(storage.names(folder))
+
+
+def _above(folder: str) -> str:
+    return folder.rpartition("/")[0]
+
+
+def remove_drafts(storage: Storage, books: Books) -> None:
+    """Remove what an attempt before this one wrote and did not come into the registry, while that is still
+    newer than anything else. Whether a transaction committed whose answer was lost is waited for."""
+    if not books.drafts:
+        return
+    shown = {storage.shown(folder): folder for folder in books.drafts}
+    with books.transaction() as connection:
+        ledger.lock(connection, books.stream)
+        left = books.registry.without_files(connection, list(shown))
+    remove_folders(storage, [shown[folder] for folder in left])
+    books.drafts.clear()
+
+
+def remove_folders(storage: Storage, folders: Iterable[str]) -> None:
+    for folder in folders:
+        storage.remove(storage.names(folder))
 
 
 def expire(storage: Storage, books: Books, days: float) -> None:

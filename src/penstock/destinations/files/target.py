@@ -2,8 +2,8 @@
 
 Files come first, then, in one transaction at the source, their entries in the registry and how far the stream
 is (`books.py`). What a crash leaves, after each step of a batch:
-1. some files are written, in folders of their own: nobody knows of them; the next start removes them, and the
-   batch, whatever its extent then, is written into other folders;
+1. some files are written, in folders of their own: nobody knows of them; the next start removes them, or,
+   after an error, the next attempt, and the batch, whatever its extent then, is written into other folders;
 2. the transaction is committed: the batch is done.
 """
 
@@ -172,7 +172,7 @@ class FilesTarget:
             stands = ledger.position(connection, books.stream)
             known = ledger.known(connection, books.stream, delivery.id).get(delivery.id)
             if copy is not None:
-                books.registry.look_again(connection, table)
+                books.registry.look_again(connection, table, copies.batch(connection, copy))
         if ledger.is_done(known, stands, copy, delivery.table.version, position):
             return
         self._refuse_if_behind(books, stands, ZERO)
@@ -183,6 +183,9 @@ class FilesTarget:
             raise error
         with books.transaction() as connection:
             stands = ledger.lock(connection, books.stream)
+            known = ledger.known(connection, books.stream, delivery.id).get(delivery.id)
+            if ledger.is_done(known, stands, copy, delivery.table.version, position):
+                return  # an attempt before, whose commit was on its way
             entries = delta
             if copy is not None:
                 made = copies.take(connection, copy)
@@ -194,7 +197,7 @@ class FilesTarget:
             now = Known(copied, delivery.table.version, own, None, made=True)
             ledger.record(connection, books.stream, delivery, now)
             books.registry.state(connection, delivery.table, "streaming", position)
-        books.registry.registered(ends)
+        books.registered(delta, ends)
 
     # The stream
 
@@ -202,17 +205,19 @@ class FilesTarget:
         books = self._books[batch.source]
         reached = self._position(books)
         if reached is not None and reached >= batch.end:
-            return []  # it was written before
+            return self._stopped_before(books, batch)
         self._refuse_if_behind(books, reached, batch.start)
         entries, failed = self._writer.write(batch.tables, books, batch.ddl)
         with books.transaction() as connection:
-            ledger.lock(connection, books.stream)
+            reached = ledger.lock(connection, books.stream)
+            known = ledger.known(connection, books.stream)
+            if reached is not None and reached >= batch.end:
+                return _stopped(known, batch)  # by an attempt before, whose commit was on its way
             ends = self._register(books, connection, entries)
             if batch.markers or batch.refused_markers:
                 names = ledger.names(connection, books.stream)
                 self._reloads(books).note(connection, batch.markers, names)
                 self._reloads(books).refuse(connection, batch.refused_markers, names)
-            known = ledger.known(connection, books.stream)
             for changes in batch.tables:
                 delivery = changes.delivery
                 copy, error = known[delivery.id].copy, failed.get(delivery.id)
@@ -224,9 +229,13 @@ class FilesTarget:
                 books.registry.state(connection, delivery.table, mode, ends.get(delivery.table.name))
             ledger.move(connection, books.stream, batch.end, batch.complete_through)
             books.registry.complete(connection, batch.complete_through)
-        books.registry.registered(ends)
+        books.registered(entries, ends)
         self._clean_up(books)
         return list(failed.items())
+
+    def _stopped_before(self, books: Books, batch: ChangeBatch) -> list[tuple[TableId, PenstockError]]:
+        with books.transaction() as connection:
+            return _stopped(ledger.known(connection, books.stream), batch)
 
     def _refuse_if_behind(self, books: Books, stands: Lsn | None, start: Lsn) -> None:
         """The files that are not in the registry any more are looked for when the stream begins again."""
@@ -306,6 +315,12 @@ class FilesTarget:
     def close(self) -> None:
         for books in self._books.values():
             books.close()
+
+
+def _stopped(known: Mapping[TableId, Known], batch: ChangeBatch) -> list[tuple[TableId, PenstockError]]:
+    """What an earlier attempt at the batch, whose answer was lost, had to tell."""
+    tables = [(changes.delivery.id, known.get(changes.delivery.id)) for changes in batch.tables]
+    return [(id, table.error) for id, table in tables if table is not None and table.error is not None]
 
 
 def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[Entry]:

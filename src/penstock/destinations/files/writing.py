@@ -7,11 +7,12 @@ it are never in one file, and the statements (`ddl.txt`) stand in the folder of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from penstock.destinations.files import ddl
+from penstock.destinations.files import ddl, sweeping
 from penstock.destinations.files.books import Books
 from penstock.destinations.files.changes import Lines
 from penstock.destinations.files.compression import Compression
@@ -89,9 +90,11 @@ class Writer:
         self, tables: Sequence[TableChanges], books: Books, recorded: Sequence[DdlEvent] = ()
     ) -> tuple[list[Entry], dict[TableId, PenstockError]]:
         """Write the files of these changes; what is to be registered, and which tables could not be
-        written. If the error is not one table's, nothing stays."""
+        written. Until they are registered they are drafts. If the error is not one table's, nothing stays."""
+        sweeping.remove_drafts(self.storage, books)
         with books.transaction() as connection:
             planned = [one for changes in tables for one in self._plan(books, connection, changes, recorded)]
+        books.drafts.update(one.job.folder for one in planned)
         said = self.workers.ask(write_changes, [one.job for one in planned], here=are_few(tables))
         pairs = list(zip(planned, said, strict=True))
         failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
@@ -101,10 +104,10 @@ class Writer:
                 entry for one, told in pairs if one.table not in failed for entry in self._entries(one, told)
             ]
         except PenstockError:
-            self.storage.remove_if_possible(
-                told.file.path for told in said if isinstance(told, WrittenChanges)
-            )
+            with suppress(PenstockError):  # what stays is removed before the next attempt
+                sweeping.remove_folders(self.storage, [one.job.folder for one in planned])
             raise
+        books.drafts.difference_update(one.job.folder for one, told in pairs if not (told or one.told))
         return entries, failed
 
     def folder(self, books: Books, connection: Connection, table: TableName) -> tuple[datetime, str]:
