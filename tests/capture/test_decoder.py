@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.capture import decoder as fast
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.messages import HEARTBEAT_PREFIX
 from penstock.capture.reference import ReferenceDecoder
-from penstock.capture.stream import Decoder, Rows, Run
+from penstock.capture.stream import Decoder, Run
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import MalformedMessage
 from penstock.model.events import Begin, Commit, Delete, Insert, Message, Relation, Truncate, Update
@@ -213,15 +212,6 @@ def test_a_value_that_is_no_text_is_as_many_nuls_and_disturbs_no_other_row(make:
     outcome = decoded(make(), *transaction(*[pg.insert(ORDERS, [text]) for text in texts]))
     read = ["1", "\0\0\0", "ö", "\0\0", "3"]
     assert columns(outcome, "seq", "after") == [(seq, [text]) for seq, text in enumerate(read)]
-
-
-def test_a_run_too_long_for_arrow_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fast, "MOST_BYTES", 300)
-    sent = transaction(*[pg.insert(ORDERS, [str(number) * 50]) for number in range(8)])
-    outcome = decoded(FastDecoder(Versions(), ZERO), *sent)
-    assert len([step for step in outcome.steps if isinstance(step, Rows)]) > 2
-    assert columns(outcome, "seq", "after") == [(number, [str(number) * 50]) for number in range(8)]
-    assert (outcome.position, outcome.ended) == (Lsn(540), 8)
 
 
 REFUSED = {

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.capture.spill import Spill
+from penstock.capture.spill import Spill, SpilledRun
 from penstock.capture.stream import Block, Run
 
 # A transaction as nested savepoints write it: a block of messages of some (sub)transaction, or the
@@ -48,7 +48,7 @@ def test_what_is_left_is_what_was_not_rolled_back(steps: list[tuple[str, object]
                 current += 1
         left = [
             run.data[start:end]
-            for run in spill.runs(100)
+            for run in map(SpilledRun.read, spill.runs(100))
             for start, end in zip([0, *run.ends[:-1]], run.ends, strict=True)
         ]
         assert left == [message for _, message in expected]

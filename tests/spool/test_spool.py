@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone, SpoolFull, SpoolInUse, SpoolUnreachable, WrongSpool
 from penstock.spool import segment
 from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.segment import Segment
 from penstock.spool.writer import SpoolWriter, is_captured
 from tests.spool import killed
 from tests.spool.rows import IDENTITY, START, transaction
@@ -57,6 +60,30 @@ def test_a_transaction_larger_than_memory_is_seen_whole_or_not_at_all(tmp_path: 
         writer.append(segment.EMPTY, 0, Lsn(0x2010))
         writer.cut()
         assert len(commits(tmp_path)) == 400
+
+
+def test_a_very_large_row_has_a_segment_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the disk has no room for one of the segments at first."""
+    write = segment.write
+    refused: list[Path] = []
+
+    def without_room_once(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
+        if path.stem.endswith("2") and not refused:
+            refused.append(path)
+            raise OSError(errno.ENOSPC, "no room")
+        return write(path, batches)
+
+    monkeypatch.setattr(segment, "write", without_room_once)
+    with writing(tmp_path, segment_bytes=10_000) as writer:
+        for commit, text in ((0x2000, "x"), (0x2010, "x"), (0x2020, "y" * 10_000), (0x2030, "x")):
+            writer.append(transaction(commit, 2, text=text), 1, Lsn(commit + 8))
+        with pytest.raises(OSError, match="no room"):
+            writer.cut()
+        assert commits(tmp_path) == []
+        writer.cut()
+        entries = writer.manifest.entries(START, writer.manifest.position)
+        assert [entry.segment.rows for entry in entries] == [2, 1, 1]
+    assert commits(tmp_path) == [(commit, 0, 2) for commit in (0x2000, 0x2010, 0x2020, 0x2030)]
 
 
 def test_rows_of_a_table_are_contiguous_and_in_order(tmp_path: Path) -> None:

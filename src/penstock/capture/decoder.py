@@ -22,8 +22,6 @@ from penstock.model.compiled import Int64s
 from penstock.model.errors import MalformedMessage
 from penstock.spool.segment import EMPTY, Op
 
-MOST_BYTES = 1 << 30
-"""Of a run that is decoded at once: Arrow's strings count with 32 bits."""
 XID_BYTES = 4
 """Inside a streamed transaction every message has its xid behind its kind."""
 
@@ -72,10 +70,6 @@ class FastDecoder:
         """The xid of the streamed block that is arriving."""
 
     def decode(self, run: Run) -> Iterator[Step]:
-        for part in _parts(run):
-            yield from self._decode(part)
-
-    def _decode(self, run: Run) -> Iterator[Step]:
         batch, at, cut = Batch(run), 0, False
         step: Step | None
         while at < len(run.ends):
@@ -143,13 +137,12 @@ class FastDecoder:
         relations = self._relations.of_streamed(commit.xid)
         transaction = _transaction(self._start, commit)
         changes = _Changes(relations, transaction, XID_BYTES)
-        for part in (part for run in runs for part in _parts(run)):
-            batch, at = Batch(part), 0
-            while (at := changes.scan(batch, at)) < len(part.ends):
-                changes.rare(batch, messages.xlog_data(part.message(at)))
-                at += 1
-            if batch.holds_news:
-                yield changes.rows(batch)
+        for run in runs:
+            rows = changes.replay(run)
+            del run  # its rows are written before the next one is asked for
+            if rows is not None:
+                yield rows
+            del rows
         self._relations.adopt(relations)
         yield Rows(EMPTY, 0, self._changes.reach(commit.end_lsn))
 
@@ -189,6 +182,14 @@ class _Changes:
             batch.data, batch.ends, self._prefix, self._relations.lookup, self._transaction,
             batch.fixed, batch.totals,
         )  # fmt: skip
+
+    def replay(self, run: Run) -> Rows | None:
+        """The rows of a run of a streamed transaction, if there are any."""
+        batch, at = Batch(run), 0
+        while (at := self.scan(batch, at)) < len(run.ends):
+            self.rare(batch, messages.xlog_data(run.message(at)))
+            at += 1
+        return self.rows(batch) if batch.holds_news else None
 
     def rare(self, batch: Batch, message: XLogData) -> None:
         reader = message.reader(streamed=self._prefix > 0)
@@ -261,19 +262,6 @@ def _transaction(start: Lsn, commit: StreamCommit | None = None) -> Int64s:
     return made
 
 
-def _parts(run: Run) -> Iterator[Run]:
-    """A run as it is, or one that is too long for Arrow's offsets in parts."""
-    first = at = 0
-    while len(run.data) - at > MOST_BYTES:
-        stop = max(int(np.searchsorted(run.ends, at + MOST_BYTES, "right")), first + 1)
-        if stop >= len(run.ends):
-            break
-        end = int(run.ends[stop - 1])
-        yield Run(run.data[at:end], run.ends[first:stop] - at)
-        first, at = stop, end
-    yield run if at == 0 else Run(run.data[at:], run.ends[first:] - at)
-
-
 def _block(xid: int, run: Run, xids: Int64s, first: int, stop: int) -> Block | None:
     """The messages among those from `first` on that got an xid, cut out of the run."""
     kept = np.flatnonzero(xids[first:stop] >= 0) + first
@@ -281,7 +269,7 @@ def _block(xid: int, run: Run, xids: Int64s, first: int, stop: int) -> Block | N
         return None
     if kept[-1] - kept[0] + 1 == len(kept):
         start = int(run.ends[kept[0] - 1]) if kept[0] else 0
-        inner = Run(run.data[start : int(run.ends[kept[-1]])], run.ends[kept] - start)
+        inner = Run(memoryview(run.data)[start : int(run.ends[kept[-1]])], run.ends[kept] - start)
     else:
         inner = Run.of([run.message(int(index)) for index in kept])
     return Block(xid, inner, xids[kept])

@@ -245,7 +245,7 @@ class Capture:
         told = 0.0
         while not self._stop.is_set() and worker.error is None and not worker.lacks_room(LET_GO):
             if worker.has_room:
-                self._pass_on(receiver.receive(seconds=0.1), worker)
+                self._pass_on(receiver.receive(seconds=0.1, has_room=lambda: worker.has_room), worker)
             else:
                 time.sleep(0.005)
             if time.monotonic() - told >= FEEDBACK:

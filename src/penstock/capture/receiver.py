@@ -22,6 +22,7 @@ from __future__ import annotations
 import select
 import struct
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 import numpy as np
@@ -112,13 +113,15 @@ class Receiver:
         self._received = position
         self._pg.nonblocking = 1
 
-    def receive(self, seconds: float, gather: float = GATHER) -> Run | None:
+    def receive(
+        self, seconds: float, gather: float = GATHER, has_room: Callable[[], bool] = lambda: True
+    ) -> Run | None:
         """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
-        more, or until there are enough."""
+        more, or until there are enough, or no more room for them. None if nothing came."""
         begun = time.monotonic()
         until = begun + seconds
         messages = self._inbox
-        while messages.take():
+        while has_room() and messages.take():
             now = time.monotonic()
             if messages.count:
                 until = min(until, now + gather)

@@ -14,9 +14,12 @@ import shutil
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.capture.stream import Block, Run
 from penstock.model import private
@@ -43,7 +46,7 @@ class Spill:
         elif xid in self._transactions:
             self._transactions[xid].roll_back(subxid)
 
-    def runs(self, xid: int) -> Iterator[Run]:
+    def runs(self, xid: int) -> Iterator[SpilledRun]:
         """What is left of a transaction, in order."""
         if xid in self._transactions:
             yield from self._transactions[xid].runs()
@@ -98,10 +101,24 @@ class _Transaction:
             self._counts[-1] = first - self._starts[-1]
         self._first_of = {xid: place for xid, place in self._first_of.items() if place < first}
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[SpilledRun]:
         with self.path.open("rb") as file:
             for kept, offset in zip(self._counts, self._offsets, strict=True):
                 file.seek(offset)
                 (count,) = struct.unpack("!q", file.read(8))
-                ends = np.frombuffer(file.read(8 * count), np.int64)[:kept]
-                yield Run(file.read(int(ends[-1])), ends)
+                yield SpilledRun(file, np.frombuffer(file.read(8 * count), np.int64)[:kept])
+
+
+@dataclass(frozen=True, slots=True)
+class SpilledRun:
+    """A run whose bytes are on disk yet, where its file stands until the next run is asked for."""
+
+    file: BinaryIO
+    ends: npt.NDArray[np.int64]
+
+    @property
+    def size(self) -> int:
+        return int(self.ends[-1])
+
+    def read(self) -> Run:
+        return Run(self.file.read(self.size), self.ends)

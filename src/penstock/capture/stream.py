@@ -33,7 +33,7 @@ class Run:
     reply wanted).
     """
 
-    data: bytes
+    data: bytes | memoryview
     ends: npt.NDArray[np.int64]
 
     @classmethod
@@ -45,7 +45,7 @@ class Run:
         start, end = int(self.ends[index - 1]) if index else 0, int(self.ends[index])
         if not 0 <= start < end <= len(self.data):
             raise MalformedMessage(f"message {index} of a run is empty or cut off")
-        return self.data[start:end]
+        return bytes(self.data[start:end])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from penstock.capture.decoder import FastDecoder
@@ -30,7 +30,7 @@ from penstock.spool.writer import SpoolWriter
 QUEUED_RUNS = 6
 QUEUED_BYTES = 12 << 20
 """Of runs that wait or are being written. A row can have hundreds of megabytes, and is a run by itself then:
-the next one is not received before it is written."""
+the next one is not received before it is written, nor while it is read back."""
 HOUSEKEEPING = 1.0
 """Seconds between two looks at the consumers' positions; also between two records of an idle position."""
 ROOM_PAUSE = 1.0
@@ -68,9 +68,12 @@ class Worker(threading.Thread):
         return since is not None and time.monotonic() - since >= seconds
 
     def put(self, run: Run) -> None:
-        with self._counting:
-            self._unwritten += len(run.data)
+        self._count(len(run.data))
         self._queue.put(run)
+
+    def _count(self, size: int) -> None:
+        with self._counting:
+            self._unwritten += size
 
     def finish(self) -> None:
         """Write what has been put, then end. Raises what went wrong, if anything did."""
@@ -86,8 +89,7 @@ class Worker(threading.Thread):
                 with suppress(queue.Empty):
                     size = self._take_in(self._queue.get(timeout=self._spec.interval / 2))
                     self._patiently(self._writer.relieve)
-                    with self._counting:
-                        self._unwritten -= size
+                    self._count(-size)
                 self._keep_up(time.monotonic())
             self._cut()
             self._look_at_consumers()
@@ -110,10 +112,19 @@ class Worker(threading.Thread):
             case StreamAbort(xid, subxid):
                 self._spill.roll_back(xid, subxid)
             case StreamCommit(xid):
-                for rows in self._decoder.replay(step, self._spill.runs(xid)):
+                for rows in self._decoder.replay(step, self._read_back(xid)):
                     self._carry_out(rows)
+                    del rows  # the writer has them, until they are written
                     self._patiently(self._writer.relieve)
                 self._spill.forget(xid)
+
+    def _read_back(self, xid: int) -> Iterator[Run]:
+        """Runs of a transaction that has committed; each counts until the next one is asked for. It is not
+        held here meanwhile."""
+        for spilled in self._spill.runs(xid):
+            self._count(spilled.size)
+            yield spilled.read()
+            self._count(-spilled.size)
 
     def _keep_up(self, now: float) -> None:
         pause = self._spec.interval if self._writer.waiting else HOUSEKEEPING

@@ -3,11 +3,15 @@
 Replication and COPY send a message for each row. It costs libpq 0.1 µs; the same call from Python costs ten
 times that, and an object for the garbage collector to look at. psycopg offers the pointer of its connection
 for this purpose.
+
+A message too large to lie beside others is handed out in the memory that libpq gave it: of a row of 100 MB
+every copy counts.
 """
 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -72,7 +76,8 @@ def warm_up() -> None:
 
 
 class Inbox:
-    """Gathers the messages of a connection, about so many bytes at once, and no more messages than `most`."""
+    """Gathers the messages of a connection, about so many bytes at once, and no more messages than `most`.
+    One that there is no room for beside the others comes after them, by itself."""
 
     def __init__(
         self, connection: pq.abc.PGconn, enough: int, *, waits: bool, most: int | None = None
@@ -83,38 +88,42 @@ class Inbox:
         self._holder = np.zeros(1, np.int64)
         self._data = np.empty(enough + USUAL_BYTES, np.uint8)
         self._ends = np.empty(min(enough // SHORTEST + 1, most or enough), np.int64)
-        self.count = 0
+        self._gathered = 0
+        self._large: memoryview | None = None
         self.ended = self.lost = False
         """The server has sent all; the connection broke."""
 
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return self._gathered + (self._large is not None)
+
     def take(self) -> bool:
         """Take what has arrived, or (if it waits) until there is enough; whether there is room left."""
-        length, self.count = _take(
-            self._connection, self._enough, self._waits, self._holder, self._data, self._ends, self.count
+        if self._large is not None:
+            return False
+        length, self._gathered = _take(
+            self._connection, self._enough, self._waits, self._holder, self._data, self._ends, self._gathered
         )
         if self._holder[0]:
-            self._take_large(length)
+            self._large = _owned(int(self._holder[0]), length)
+            self._holder[0] = 0
         self.ended, self.lost = length < 0, length == LOST
         return length == 0
 
-    def _take_large(self, length: int) -> None:
-        size = self.size
-        self._data = np.append(self._data[:size], np.empty(length, np.uint8))
-        ctypes.memmove(int(self._data.ctypes.data) + size, int(self._holder[0]), length)
-        _libpq.PQfreemem(ctypes.c_void_p(int(self._holder[0])))
-        self._holder[0] = 0
-        self._ends[self.count] = size + length
-        self.count += 1
+    def empty(self) -> tuple[bytes | memoryview, Int64s]:
+        """What was gathered since the last time: messages laid end to end, and where each ends. A large one
+        is there for the next time."""
+        if not self._gathered and self._large is not None:
+            large, self._large = self._large, None
+            return large, np.array([len(large)], np.int64)
+        ends = self._ends[: self._gathered].copy()
+        self._gathered = 0
+        return self._data[: ends[-1] if len(ends) else 0].tobytes(), ends
 
-    @property
-    def size(self) -> int:
-        """Bytes that were gathered."""
-        return int(self._ends[self.count - 1]) if self.count else 0
 
-    def empty(self) -> tuple[bytes, Int64s]:
-        """What was gathered since the last time: messages laid end to end, and where each ends."""
-        made = self._data[: self.size].tobytes(), self._ends[: self.count].copy()
-        self.count = 0
-        if len(self._data) > self._enough + USUAL_BYTES:
-            self._data = np.empty(self._enough + USUAL_BYTES, np.uint8)
-        return made
+def _owned(address: int, size: int) -> memoryview:
+    """A message in libpq's memory, which is freed when nobody looks at it any more."""
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _libpq.PQfreemem, ctypes.c_void_p(address)).atexit = False
+    return np.frombuffer(memoryview(memory), np.uint8).data.toreadonly()

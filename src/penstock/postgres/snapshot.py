@@ -240,7 +240,7 @@ def copy_out(
         while not inbox.ended:
             inbox.take()
             if inbox.count:
-                yield inbox.empty()[0]
+                yield bytes(inbox.empty()[0])
         return _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK).command_tuples or 0
 
 

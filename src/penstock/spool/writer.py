@@ -110,9 +110,8 @@ class SpoolWriter:
         """Make everything that ended durable and visible. Safe to call again after it failed."""
         if not self.dirty:
             return
-        if self._ended:
-            self._unseen.append(self._write(self._ended))
-            self._ended, self._ended_bytes = [], 0
+        self._write_out(self._ended)
+        self._ended_bytes = 0
         self._sync_folder()
         self.manifest.record(self._reached, self._unseen, self._schemas)
         self._unseen, self._schemas = [], []
@@ -124,8 +123,20 @@ class SpoolWriter:
         What ended before it is recorded first: the segments of a transaction are recorded with its end.
         """
         self.cut()
-        self._unseen.append(self._write(self._open))
-        self._open, self._open_bytes = [], 0
+        self._write_out(self._open)
+        self._open_bytes = 0
+
+    def _write_out(self, batches: list[pa.RecordBatch]) -> None:
+        """Write these to segments that are not recorded yet, and let go of them. Rows are brought together
+        in a segment, which copies them; so a batch with a very large row has one to itself."""
+        while batches:
+            together = next(
+                (place for place, batch in enumerate(batches) if batch.nbytes >= self._limit), len(batches)
+            )
+            self._unseen.append(self._write(batches[: together or 1]))
+            del batches[: together or 1]
+            if not together:
+                pa.default_memory_pool().release_unused()  # what it was compressed to, as large again
 
     def _write(self, batches: list[pa.RecordBatch]) -> Segment:
         written = segment.write(self.path / f"{self._number:012d}.arrow", batches)
