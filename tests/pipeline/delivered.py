@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pytest
 
+from penstock.changes import unreadable
 from penstock.destinations.files.storage import OWNER
 from penstock.destinations.files.target import FilesTarget
 from penstock.destinations.postgres.target import PostgresTarget
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import ValueRefused
-from penstock.spark import unreadable
 from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.pipeline.running import difference, to_postgres
