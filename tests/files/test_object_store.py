@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.config import load
-from penstock.config.destinations import FilesOptions
+from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.storage import Storage, Written
 from penstock.model import TableName
 from penstock.model.errors import ConfigError, StorageFailed

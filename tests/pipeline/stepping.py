@@ -21,7 +21,7 @@ from penstock.capture import launch, worker
 from penstock.capture.heartbeat import mark
 from penstock.capture.spec import CaptureSpec
 from penstock.config import Config, load
-from penstock.destinations.make import make
+from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import TableCopy, Target
 from penstock.embedded.postgres import PostgresServer
 from penstock.pipeline import feed as feeding
@@ -80,7 +80,7 @@ class Process:
         self._spark = spark
         self.pipeline = Pipeline(config, threading.Event(), spark)
         self.store: Store | None = None
-        self.targets = [make(config, destination) for destination in config.destinations]
+        self.targets = [type_of(destination).make(config, destination) for destination in config.destinations]
         self.copier = Copier(config, spark)
 
     def start(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.config import load
-from penstock.destinations.make import make
 from penstock.destinations.memory import Memory
+from penstock.destinations.plugin import type_of
 from penstock.model import TableName
 from penstock.model.errors import ConfigError
 from penstock.model.events import Begin, Commit, Delete, Insert, Message, Truncate, Update
@@ -94,4 +94,4 @@ def test_a_class_that_is_none_is_an_error_of_the_configuration(tmp_path: Path, p
     )
     config = load(file)
     with pytest.raises(ConfigError, match=said):
-        make(config, config.destinations[0])
+        type_of(config.destinations[0]).make(config, config.destinations[0])

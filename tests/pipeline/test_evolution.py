@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.config.models import DestinationTable
+from penstock.config.destinations import DestinationTable
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column
 from penstock.pipeline.changes import passes_a_rule

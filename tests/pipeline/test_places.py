@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import Facts

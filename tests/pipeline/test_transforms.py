@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.changes.slices import read_slice, slices_of
 from penstock.cli.retry import retry
 from penstock.config import load
-from penstock.config.models import DestinationTable
+from penstock.config.destinations import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model.errors import TransformRefused
 from penstock.model.phases import Phase

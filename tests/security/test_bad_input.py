@@ -16,7 +16,7 @@ import yaml
 
 import penstock
 from penstock.config import load
-from penstock.config.destinations import FilesOptions
+from penstock.destinations.files.options import FilesOptions
 from penstock.embedded.postgres import PostgresServer, _remedy
 from penstock.model.errors import ConfigError, DatabaseMissing, ServerMissing
 from penstock.postgres.connection import connect

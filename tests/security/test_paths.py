@@ -11,8 +11,8 @@ import pytest
 
 from penstock.cli.snowflake import _export
 from penstock.config import load
-from penstock.config.destinations import FilesOptions
 from penstock.destinations.files.books import Books
+from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.registry import Registry
 from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.sweeping import expire

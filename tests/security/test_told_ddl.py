@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent

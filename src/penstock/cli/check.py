@@ -47,6 +47,7 @@ def check(
 
 
 def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
+    from penstock.destinations.plugin import type_of
     from penstock.model.errors import PenstockError
     from penstock.pipeline.facts import foreseen
     from penstock.postgres import preflight
@@ -65,7 +66,8 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     tables = [table for found in by_source.values() for table in found]
     for destination in config.destinations:
         rules = _rules(config, destination, tables) if known and destination.tables else []
-        yield ("destination", destination.name), _destination(config, destination, tables) + rules
+        checks = type_of(destination).check(config, destination, tables)
+        yield ("destination", destination.name), checks + rules
     if wrong := _collisions(config, by_source):
         yield ("destinations", config.pipeline), wrong
     yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
@@ -113,21 +115,6 @@ def _found(spec: CaptureSpec) -> Path:
         return spec.spool
 
 
-def _destination(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
-    match destination.type:
-        case "files":
-            from penstock.destinations.files import preflight as files
-
-            return files.run(config, destination)
-        case "postgres":
-            from penstock.destinations.postgres import preflight
-            from penstock.pipeline.tables import target_of
-
-            return preflight.run(destination, sorted({target_of(destination, t.name) for t in tables}))
-        case _:
-            return [_class(destination)]
-
-
 def _rules(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
     """Which rule holds for which tables, and what is wrong with it."""
     from penstock.model.errors import PenstockError
@@ -165,40 +152,6 @@ def _expressions(config: Config, destination: DestinationConfig, tables: list[Ta
     with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
         spark = session("local[1]", config.spark.conf, config.pipeline, Path(folder) / "spark.log")
         return list(Analysis(spark).findings(destination, tables))
-
-
-def _class(destination: DestinationConfig) -> Check:
-    """A class is looked at, not made: who knows what it does when it is."""
-    import inspect
-    import sys
-    from importlib import import_module
-
-    from penstock.config.destinations import PythonOptions
-    from penstock.model.secrets import without_secrets
-    from penstock.postgres.preflight.check import failure, ok
-
-    options = destination.settings(PythonOptions)
-    path = options.class_name
-    module, _, name = path.rpartition(".")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = getattr(import_module(module), name)
-    except Exception as error:
-        said = without_secrets(f"{type(error).__name__}: {error}")
-        return failure(
-            "class",
-            f"{path} cannot be imported: {said}",
-            "Give `class: module.Class`, in the working directory or installed",
-        )
-    wanted = ("truncate_table", "write_table_rows", "write_events")
-    lacking = [method for method in wanted if not callable(getattr(found, method, None))]
-    if inspect.isclass(found) and lacking:
-        return failure("class", f"{path} has no method {', '.join(lacking)}", "Add it")
-    try:
-        inspect.signature(found).bind(**options.options)
-    except (TypeError, ValueError) as error:
-        return failure("class", f"{path} does not take these options: {error}", "Correct `options`")
-    return ok("class", f"{path} can be imported")
 
 
 def _state(config: Config) -> Check:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from psycopg.sql import Composable
 
     from penstock.config import Config, DestinationConfig, SourceConfig
-    from penstock.config.destinations import FilesOptions
-    from penstock.model import TableName, TableSchema
+    from penstock.model import TableSchema
     from penstock.postgres.connection import Connection
     from penstock.postgres.script import Script
 
@@ -91,8 +90,8 @@ def _parts(config: Config, wishes: Wishes, only: str | None) -> Iterator[str]:
         if only in (None, source.name):
             yield _source(config, source, wishes)
     for destination in config.destinations:
-        if destination.type == "postgres" and only in (None, destination.name):
-            yield _destination(config, destination, wishes)
+        if only in (None, destination.name):
+            yield from _destination(config, destination, wishes)
     url = config.state.url.get_secret_value()
     if url.startswith("postgres") and only in (None, "state"):
         yield _state(url, wishes)
@@ -101,18 +100,18 @@ def _parts(config: Config, wishes: Wishes, only: str | None) -> Iterator[str]:
 def _source(config: Config, source: SourceConfig, wishes: Wishes) -> str:
     from psycopg import sql
 
+    from penstock.destinations.plugin import type_of
     from penstock.postgres import catalog, grants
+    from penstock.postgres.script import user
 
     publishes, marker = _publication(config, source, wishes)
-    files = _files(config)
-    registries = {one.file_registry.schema_name: () for one in files if one.file_registry.enabled}
     needs = grants.SourceNeeds(
-        wishes.role or _user(source.conninfo()),
+        wishes.role or user(source.conninfo()),
         wishes.ways,
         source.publication_name,
         publishes,
         marker,
-        {grants.OWN: grants.LEDGER, **registries} if files else {},
+        {schema: kept for one in config.destinations for schema, kept in type_of(one).owns(one).items()},
     )
 
     def tables(connection: Connection | None) -> Composable:
@@ -131,7 +130,7 @@ def _source(config: Config, source: SourceConfig, wishes: Wishes) -> str:
 def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[bool, str | None]:
     """Whether the role makes the publication, and how markers begin if triggers are to be installed. A table
     is published by its owner, and the history belongs to whoever installs the triggers."""
-    from penstock.config.destinations import ReloadOptions
+    from penstock.destinations.files.options import ReloadOptions
     from penstock.model.errors import ConfigError
 
     wanted = wishes.publication
@@ -150,47 +149,27 @@ def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[
     return publishes, (marker or ReloadOptions().marker_prefix) if triggers else None
 
 
-def _destination(config: Config, destination: DestinationConfig, wishes: Wishes) -> str:
-    from penstock.config.destinations import PostgresOptions
-    from penstock.destinations.postgres import grants
+def _destination(config: Config, destination: DestinationConfig, wishes: Wishes) -> Iterator[str]:
+    from penstock.destinations.plugin import type_of
     from penstock.model.errors import PenstockError
     from penstock.pipeline.facts import foreseen
-    from penstock.pipeline.tables import target_of
 
-    options: PostgresOptions = destination.settings(PostgresOptions)
     tables: list[TableSchema] = []
     with suppress(PenstockError):  # a source that cannot be asked has its own part
         tables = [table for source in config.sources for table in foreseen(source)]
-    targets = sorted({target_of(destination, table.name) for table in tables})
-    needs = grants.DestinationNeeds(
-        wishes.role or _user(options.conninfo()),
-        wishes.ways,
-        targets or _named_targets(destination, options.schema_name),
-        bool(targets),
-        options.create_tables,
-    )
-    return _part(
-        f"destination {destination.name}",
-        options.conninfo(),
-        lambda _: grants.chosen(needs.targets),
-        (wishes, lambda script: grants.destination(script, needs)),
-    )
-
-
-def _named_targets(destination: DestinationConfig, schema: str | None) -> list[TableName]:
-    """What the configuration itself says of where tables go."""
-    from penstock.model import TableName
-
-    named = {TableName.parse(rules.target) for rules in destination.tables.values() if rules.target}
-    return sorted(named | ({TableName(schema, "")} if schema else set()))
+    rights = type_of(destination).rights(destination, tables, wishes.role, wishes.ways)
+    if rights is not None:
+        what = f"destination {destination.name}"
+        yield _part(what, rights.conninfo, lambda _: rights.tables, (wishes, rights.write))
 
 
 def _state(url: str, wishes: Wishes) -> str:
     from penstock.postgres import grants
+    from penstock.postgres.script import user
     from penstock.state.tables import metadata
 
     dsn = f"postgresql://{url.partition('://')[2]}"
-    role = wishes.role or _user(dsn)
+    role = wishes.role or user(dsn)
 
     def write(script: Script) -> None:
         grants.make_role(script, role)
@@ -236,8 +215,10 @@ def _part(
 
 
 def _head(script: Script, what: str, conninfo: str, wishes: Wishes) -> None:
-    database = _given(conninfo, "dbname") or _user(conninfo)
-    host = _given(conninfo, "host") or "this machine"
+    from penstock.postgres.script import given, user
+
+    database = given(conninfo, "dbname") or user(conninfo)
+    host = given(conninfo, "host") or "this machine"
     script.note(f"For {what}. Run this in the database {database} on {host}, as {wishes.ways.run_by}.")
 
 
@@ -245,22 +226,3 @@ def _write(script: Script, write: Callable[[Script], None]) -> None:
     script.begin()
     write(script)
     script.end()
-
-
-def _files(config: Config) -> list[FilesOptions]:
-    from penstock.config.destinations import FilesOptions
-
-    return [one.settings(FilesOptions) for one in config.destinations if one.type == "files"]
-
-
-def _user(conninfo: str) -> str:
-    return _given(conninfo, "user") or "penstock"
-
-
-def _given(conninfo: str, keyword: str) -> str:
-    """A keyword's value, as libpq would find it: given, or from the environment."""
-    from psycopg.conninfo import conninfo_to_dict
-    from psycopg.pq import Conninfo
-
-    defaults = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
-    return str(conninfo_to_dict(conninfo).get(keyword) or (defaults[keyword] or b"").decode())

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from penstock.config import Config
-    from penstock.config.destinations import FilesOptions
+    from penstock.destinations.files.options import FilesOptions
     from penstock.destinations.files.snowflake import Export, ExportedFile
     from penstock.destinations.files.storage import Storage
     from penstock.model import TableName
@@ -42,7 +42,7 @@ def snowflake(
 
 
 def _files(config: Config, name: str | None) -> tuple[str, FilesOptions]:
-    from penstock.config.destinations import FilesOptions
+    from penstock.destinations.files.options import FilesOptions
     from penstock.model.errors import ConfigError
 
     found = [one for one in config.destinations if one.type == "files" and name in (None, one.name)]

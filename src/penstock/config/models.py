@@ -6,19 +6,14 @@ destination, whose type decides what else it takes, and in `connection`, which t
 
 from __future__ import annotations
 
-import builtins
 import hashlib
 import re
-from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -27,18 +22,14 @@ from pydantic import (
 )
 
 from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
-from penstock.config.destinations import OPTIONS, FilesOptions, Options, ReloadOptions
+from penstock.config.destination_options import MARKER_PREFIX, Options
+from penstock.config.destinations import BatchControl, DestinationConfig
 from penstock.config.quantities import Megabytes, Seconds, Whole
-from penstock.config.tables import Pattern, TablesConfig, is_for_many
+from penstock.config.section import Name, Section
+from penstock.config.tables import TablesConfig
 from penstock.model.errors import ConfigError
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
-
-
-def _name(given: str) -> str:
-    if not re.fullmatch(r"\w[\w.-]*", given):
-        raise ValueError("expected a name of letters, digits, _, - and .")
-    return given
 
 
 def _slot_name(given: str) -> str:
@@ -52,13 +43,7 @@ def _on_or_off(given: object) -> object:
     return {True: "on", False: "off"}.get(given, given) if isinstance(given, bool) else given
 
 
-Name = Annotated[str, AfterValidator(_name)]
 Dsn = Annotated[SecretStr, AfterValidator(check_dsn)]
-Settings = TypeVar("Settings", bound=Options)
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class ReplicationConfig(Section):
@@ -127,103 +112,6 @@ class SourceConfig(Section):
     @property
     def publication_name(self) -> str:
         return self.replication.publication_name or self.slot_name
-
-
-class BatchControl(Section):
-    interval: Seconds = Field(default=1, description="How long a batch gathers at most")
-    max_batch_rows: Whole = Field(
-        default=1_000_000, gt=0, le=1_000_000_000, description="Rows after which a batch ends"
-    )
-    max_batch_bytes: Megabytes = Field(
-        default=500_000_000,
-        alias="max_batch_size_mb",
-        description="Size after which a batch ends (MB, or `500MB`)",
-    )
-
-
-class DestinationTable(Section):
-    target: Pattern | None = Field(default=None, description="Name at the destination. Default: the same")
-    kind: Literal["clone", "append", "history"] = Field(
-        default="clone",
-        description="`clone`: the same rows; `append`: nothing is deleted; `history`: every version",
-    )
-    where: str | None = Field(
-        default=None, description="Spark SQL over the row; a row that leaves the filter is removed"
-    )
-    set: dict[str, str] = Field(default={}, description="Spark SQL per column: masks, computed columns")
-    drop: tuple[str, ...] = Field(default=(), description="Columns that never leave")
-
-    _for_many: bool = PrivateAttr(False)
-
-    @property
-    def for_many(self) -> bool:
-        """Whether it stands under a glob, and not under the name of one table."""
-        return self._for_many
-
-    @property
-    def hidden(self) -> frozenset[str]:
-        """The columns whose values do not leave as they are."""
-        return frozenset((*self.drop, *self.set))
-
-    @property
-    def masks(self) -> tuple[object, ...]:
-        """All of it that decides which values leave; nothing true in it: all of them."""
-        return self.where, frozenset(self.set.items()), frozenset(self.drop)
-
-    def on(self, columns: Collection[str]) -> DestinationTable:
-        """What is meant for a table of these columns: a rule for many passes over what one of them lacks."""
-        if not self.for_many:
-            return self
-        drop = tuple(name for name in self.drop if name in columns)
-        computed = {name: said for name, said in self.set.items() if name in columns}
-        return self.model_copy(update={"drop": drop, "set": computed})
-
-
-class DestinationConfig(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    name: Name = Field(description="The destination's name")
-    type: str = Field(description="`files`, `postgres` or `python`; it decides on further keys")
-    tables: dict[Pattern, DestinationTable] = Field(
-        default={}, description="Per table (glob): how it arrives; the first entry that matches wins"
-    )
-    strict: bool = Field(
-        default=True,
-        description="Refuse to start with an entry of `tables` that matches no table or names no column; if "
-        "false, warn",
-    )
-    batch_control: BatchControl | None = Field(
-        default=None, description="The destination's own. Default: the pipeline's"
-    )
-
-    _settings: Options | None = PrivateAttr(None)
-
-    @model_validator(mode="after")
-    def _check_options(self, info: ValidationInfo) -> DestinationConfig:
-        for glob, rules in self.tables.items():
-            rules._for_many = is_for_many(glob)
-        model = OPTIONS.get(self.type)
-        if model is None:
-            near = get_close_matches(self.type.lower(), OPTIONS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise wrong(f"expected one of {', '.join(OPTIONS)}, found {self.type[:60]!r}{hint}", "type")
-        self._settings = model.model_validate(self.options, context=info.context)
-        return self
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The keys of its type, as they stand in the file."""
-        return self.__pydantic_extra__ or {}
-
-    def settings(self, kind: builtins.type[Settings]) -> Settings:
-        """The keys of its type, checked, with secrets resolved."""
-        assert isinstance(self._settings, kind), f"{self.name} is of type {self.type}"
-        return self._settings
-
-    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
-        """Its own keys by name only: any of them may hold a secret."""
-        yield from ((key, getattr(self, key)) for key in type(self).model_fields)
-        yield "options", tuple(self.options)
 
 
 class CopyConfig(Section):
@@ -335,10 +223,11 @@ class Config(Section):
 
     def marker_for(self, source: SourceConfig) -> str | None:
         """How markers of reloads begin, if the source is to record its schema changes; None: it is not."""
-        found = [d._settings for d in self.destinations if isinstance(d._settings, FilesOptions)]
-        if source.ddl_capture == "off" or (source.ddl_capture == "auto" and not found):
+        options = [destination.settings(Options) for destination in self.destinations]
+        prefixes = [one.marker_prefix for one in options if one.marker_prefix]
+        if source.ddl_capture == "off" or (source.ddl_capture == "auto" and not prefixes):
             return None
-        return (found[0].reload_coordination if found else ReloadOptions()).marker_prefix
+        return prefixes[0] if prefixes else MARKER_PREFIX
 
     @model_validator(mode="after")
     def _names(self) -> Config:
@@ -353,7 +242,7 @@ class Config(Section):
                     raise wrong(
                         f"expected another name, {named[place].name} is taken", section, place, "name"
                     )
-        self._registries()
+        self._fit_destinations()
         slots: set[tuple[str, str]] = set()
         for place, source in enumerate(self.sources):
             source._pipeline = self.pipeline
@@ -364,24 +253,15 @@ class Config(Section):
             slots.add(slot)
         return self
 
-    def _registries(self) -> None:
-        """Each destination of files keeps a registry of its own; none of them is captured."""
+    def _fit_destinations(self) -> None:
+        """Refuse what does not go together; keep the schemas that destinations have at sources from being
+        captured."""
         schemas: list[str] = []
         for place, destination in enumerate(self.destinations):
-            if not isinstance(destination._settings, FilesOptions):
-                continue
-            schema = destination._settings.file_registry.schema_name
-            if schema in schemas:
-                said = f"expected a registry of its own, {schema} is taken"
-                raise wrong(said, "destinations", place, "file_registry", "schema")
-            if len(self.sources) > 1 and "{source}" not in destination._settings.pattern(len(self.sources)):
-                said = "expected {source} in the pattern, as there are several sources"
-                raise wrong(said, "destinations", place, "folder_pattern")
-            for glob, rules in destination.tables.items():
-                if rules.kind != "clone" or rules.target is not None:
-                    said = "expected no `kind` and no `target`: files tell every change of the table"
-                    raise wrong(said, "destinations", place, "tables", glob)
-            schemas.append(schema)
+            options = destination.settings(Options)
+            for reason, key in options.misfits(destination.tables, len(self.sources), schemas):
+                raise wrong(reason, "destinations", place, *key)
+            schemas += [options.schema_at_sources] if options.schema_at_sources else []
         for source in self.sources:
             source.tables._registries = frozenset(schemas)
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from penstock.config.destinations import OPTIONS
+from penstock.config import destination_types
 
 _DURATIONS = {"interval", "heartbeat", "initial", "max"}
 
@@ -34,8 +34,10 @@ def keys(model: type[BaseModel]) -> dict[tuple[str | int, ...], Key]:
 
 def option_keys(type: str) -> dict[tuple[str | int, ...], Key]:
     """The further keys of a destination of this type."""
-    model = OPTIONS.get(type)
-    return {key.path: key for key in _keys(model, ("destinations", "*"))} if model else {}
+    if type not in destination_types.names():
+        return {}
+    options = destination_types.load(type).options
+    return {key.path: key for key in _keys(options, ("destinations", "*"))}
 
 
 def _keys(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Key]:
@@ -77,7 +79,7 @@ def table(model: type[BaseModel]) -> str:
 
 def option_tables() -> dict[str, str]:
     """Markdown: for each type of destination its further keys."""
-    return {type: _table(option_keys(type).values()) for type in OPTIONS}
+    return {type: _table(option_keys(type).values()) for type in destination_types.BUILT_IN}
 
 
 def _table(described: Iterable[Key]) -> str:

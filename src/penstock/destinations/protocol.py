@@ -3,7 +3,7 @@
 Two protocols. `Destination` is what users write: three methods, in terms of Spark. `Target` is what the
 pipeline drives: it also knows how far the data itself says it came, takes a copy and makes it visible
 later, and tells which tables it could not write. The built-in destinations are `Target`s; a user's
-`Destination` is wrapped into one (`custom.py`).
+`Destination` is wrapped into one (`python/target.py`).
 
 All values here travel to Spark's executors.
 """
@@ -94,7 +94,7 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a destination that remembers knows of a table."""
+    """What a destination that keeps its position knows of a table."""
 
     copy: str
     """Which copy of the table is visible there."""
@@ -152,6 +152,39 @@ class Reload:
     rows: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What the pipeline has to know of a destination, each for one thing."""
+
+    keeps_position: bool = False
+    """It keeps how far it came, and which copy of a table it has, with its data: a batch that comes a second
+    time is recognised there."""
+    waits_for_interval: bool = False
+    """Batches wait for their interval even though there is much to deliver."""
+    recopies_on_new_key: bool = False
+    """A table with another name or key begins with a new copy."""
+    wants_ddl: bool = False
+    """It is given a table's schema changes even where no row of the table changed."""
+    wants_messages: bool = False
+    """It is given logical messages."""
+
+
+class Reloading(Protocol):
+    """Records of reloads that a destination keeps."""
+
+    at_once: int
+    """Tables that may be reloaded at the same time."""
+
+    def unfinished(self, source: str) -> Sequence[Reload]:
+        """Return the reloads that are not completed, the oldest first."""
+
+    def begin(self, source: str, reload: Reload) -> None:
+        """Record that the reload is active."""
+
+    def complete(self, source: str, reload: Reload) -> None:
+        """Record that it is over although END was not seen: nobody could set it."""
+
+
 class Destination(Protocol):
     """A destination that users write."""
 
@@ -171,11 +204,12 @@ class Target(Protocol):
     """A destination as the pipeline drives it: from one thread at a time, but for `copy_table`."""
 
     name: str
-    remembers: bool
-    """Whether it keeps its position with its data: a replayed batch is recognised there."""
-    is_log: bool
-    """Whether it keeps what happened, rather than what is: batches wait for their interval although there is
-    much to deliver, a table with another name or key begins with a new copy, and schema changes are told."""
+    traits: Traits
+
+    @property
+    def reloads(self) -> Reloading | None:
+        """Its records of reloads; None: it keeps none, and a table that is to be reloaded is copied anew at
+        once."""
 
     def open(self, spark: SparkSession) -> None:
         """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""
@@ -188,7 +222,7 @@ class Target(Protocol):
         begins further on than its own position means `DestinationWentBack`."""
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
-        """What is known there of the tables; empty for a destination that does not remember."""
+        """What is known there of the tables; empty for a destination that keeps no position."""
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
         """These are to be copied, when it is their turn."""

@@ -19,7 +19,7 @@ from pyspark.sql import Column as Value
 from pyspark.sql import SparkSession
 
 from penstock.changes.arrow_types import arrow_type
-from penstock.config.models import DestinationConfig, DestinationTable
+from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.model import Column, ReplicaIdentity, TableSchema
 from penstock.model.errors import PenstockError, TransformRefused, from_dict
 from penstock.pipeline.expression import TEXT, Expression, examine, examine_condition

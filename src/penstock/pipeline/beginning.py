@@ -52,12 +52,12 @@ class Beginning:
             self._store.set_back(self._source, name, before)
         elif needed > captured:
             return False
-        if self._target.remembers and (there is None or there < before):
+        if self._target.traits.keeps_position and (there is None or there < before):
             self._stream.position = went_back.go_on_from(self._stream, self._manifest, there)
             self._store.set_back(self._source, name, self._stream.position)
         self._reconcile()
         self._find_gaps(there)
-        if self._target.remembers and there != self._stream.position:
+        if self._target.traits.keeps_position and there != self._stream.position:
             self._target.begin(self._source, self._stream.position)
         return True
 
@@ -72,7 +72,7 @@ class Beginning:
                 state.phase is Phase.ERRORED and state.position and there is not None and not there.error
             ):
                 self._take_up(state, there)
-            elif state.phase.streams and self._target.remembers:
+            elif state.phase.streams and self._target.traits.keeps_position:
                 if there is None:
                     self._tables.copy_anew(state, "the destination does not know it any more")
                 else:
@@ -100,7 +100,7 @@ class Beginning:
         next changes are not in it is copied anew; for others that wait it keeps them as the old one did."""
         reload = self._stream.feed.source.startup_mode == "force_reload"
         begins, delivered = self._manifest.retired, there
-        if not self._target.remembers:
+        if not self._target.traits.keeps_position:
             progress = self._store.progress(self._source, self._name)
             delivered = progress.position if progress else None
             if progress is None:  # from here on we know where the stream began

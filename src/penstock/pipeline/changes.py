@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from penstock.changes.slices import Slice, read_slice, slices_of
-from penstock.config.models import DestinationTable
+from penstock.config.destinations import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableSchema
@@ -34,8 +34,8 @@ class Changes:
     tables: Tables
     store: Store
     manifest: Manifest
-    for_log: bool
-    """Whether they are for a destination that begins anew with a table of another name or key."""
+    recopies_on_new_key: bool
+    """As `Traits` has it."""
 
     def __post_init__(self) -> None:
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
@@ -161,7 +161,7 @@ class Changes:
         self, known: TableSchema, schema: TableSchema, state: TableState, evolved: Followed
     ) -> CopyAnew | None:
         """Why a step that the table has made is not one for the destination."""
-        if self.for_log:
+        if self.recopies_on_new_key:
             if known.name != schema.name:
                 return CopyAnew(f"it was called {known.name} before")
             if self._delivery(state, known).key != self.tables.delivery(schema, evolved.detail).key:

@@ -186,7 +186,9 @@ class Copier:
     def _nothing(self, stream: Stream, copy: TableCopy) -> int:
         """With `streaming_only` what the destination has stays: it is told that there are no rows at all,
         not even of a transform. A destination that only knows full copies is told nothing."""
-        return stream.target.copy_table(replace(copy, rows=None)) if stream.target.remembers else 0
+        if not stream.target.traits.keeps_position:
+            return 0
+        return stream.target.copy_table(replace(copy, rows=None))
 
 
 def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.capture.process import Backoff
 from penstock.config import Config
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
 from penstock.model.errors import DestinationWentBack, PenstockError, Scope, StateUnreachable, TaskFailed
 from penstock.model.text import told

@@ -21,13 +21,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import psycopg
 import structlog
 
-from penstock.config.destinations import FilesOptions
-from penstock.destinations.protocol import Reload, ReloadStatus
+from penstock.destinations.protocol import Reload, Reloading, ReloadStatus
 from penstock.model import TableId
 from penstock.model.ddl import END, START, Marker, marker_text
 from penstock.model.errors import PenstockError, TableBusy
@@ -44,19 +43,6 @@ if TYPE_CHECKING:
 LOCK_MILLISECONDS = 200
 PAUSE = 5.0
 """Seconds until a lock that was not free is asked for again."""
-
-
-class Reloading(Protocol):
-    """What a destination does for reloads, beyond what it does as a `Target`."""
-
-    def reloads(self, source: str) -> Sequence[Reload]:
-        """Those that are not completed, the oldest first."""
-
-    def begin_reload(self, source: str, reload: Reload) -> None:
-        """It is active from now on."""
-
-    def complete_reload(self, source: str, reload: Reload) -> None:
-        """Without END having been seen: nobody could set it."""
 
 
 def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
@@ -83,13 +69,12 @@ def waits_for_export(state: TableState) -> bool:
 
 
 class Reloads:
-    def __init__(self, stream: Stream, marker: str, most: int) -> None:
+    def __init__(self, stream: Stream, records: Reloading, marker: str) -> None:
         self._stream = stream
         self._source = stream.feed.name
         self._conninfo = stream.feed.spec.conninfo
-        self._target = cast(Reloading, stream.target)
+        self._records = records
         self._marker = marker
-        self._most = most
         self._open: list[Reload] | None = None
         """None: to be asked for."""
         self._restores = True
@@ -103,10 +88,8 @@ class Reloads:
     @classmethod
     def of(cls, stream: Stream) -> Reloads | None:
         """Of a destination that keeps books of them, at a source that tells of them."""
-        if not stream.target.is_log or stream.feed.marker is None:
-            return None
-        options = stream.config.settings(FilesOptions).reload_coordination
-        return cls(stream, stream.feed.marker, options.max_concurrent)
+        records, marker = stream.target.reloads, stream.feed.marker
+        return cls(stream, records, marker) if records is not None and marker is not None else None
 
     def seen(self, markers: Sequence[Marker]) -> None:
         """These were in a batch that is written now."""
@@ -123,7 +106,7 @@ class Reloads:
             return  # nobody tells of markers
         asked = self._open is None
         if self._open is None:
-            self._open = list(self._target.reloads(self._source))
+            self._open = list(self._records.unfinished(self._source))
             self._restores = True
         if self._restores:
             self._restore_comments()
@@ -140,7 +123,7 @@ class Reloads:
         if reload.status is ReloadStatus.QUEUED and self._may_begin(reload, state):
             if not reload.external:
                 self.cancel_export(state)
-            self._target.begin_reload(self._source, reload)
+            self._records.begin(self._source, reload)
             self._stop(reload, state)
             self._open = None
         elif active and asked and (streams or (not reload.external and may_begin(state))):
@@ -155,9 +138,9 @@ class Reloads:
     def cancel_export(self, state: TableState) -> None:
         """Somebody else's copy is waited for no longer."""
         if waits_for_export(state):
-            for one in self._target.reloads(self._source):
+            for one in self._records.unfinished(self._source):
                 if (one.table, one.external, one.status) == (state.key.table, True, ReloadStatus.ACTIVE):
-                    self._target.complete_reload(self._source, one)
+                    self._records.complete(self._source, one)
             self._open = None
 
     def _may_begin(self, reload: Reload, state: TableState) -> bool:
@@ -166,7 +149,7 @@ class Reloads:
 
     def _has_room(self, reload: Reload) -> bool:
         active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
-        return reload.external or len(active) < self._most
+        return reload.external or len(active) < self._records.at_once
 
     def _stop(self, reload: Reload, state: TableState) -> None:
         """The table is copied anew, or its changes wait for the copy that somebody else makes."""
@@ -194,7 +177,7 @@ class Reloads:
             try:
                 seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
             except ValueError:  # an earlier version took anything
-                self._target.complete_reload(self._source, reload)
+                self._records.complete(self._source, reload)
                 self._stream.copy_anew(state, "the snapshot of its export is none")
                 self._open = None
                 return
@@ -228,7 +211,7 @@ class Reloads:
         else:
             why = "the table is not the role's, or it is gone"
             self._log.info(f"reload: END cannot be set, {why}", table=str(reload.name))
-            self._target.complete_reload(self._source, reload)
+            self._records.complete(self._source, reload)
             self._open = None
 
     def _restore_comments(self) -> None:

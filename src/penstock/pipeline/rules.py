@@ -19,12 +19,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from penstock.config.models import DestinationConfig, DestinationTable
+from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.config.tables import matches
 from penstock.model import ReplicaIdentity, TableName, TableSchema
 from penstock.model.errors import ConfigError, TransformRefused
-
-AS_IS = DestinationTable()
 
 REMEDY = "Correct `tables` of the destination; for what is yet to come, set `strict: false` there"
 
@@ -40,11 +38,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.rule}: {self.said}"
-
-
-def rules_of(destination: DestinationConfig, name: TableName) -> DestinationTable:
-    """The first entry of `destinations[].tables` that the table matches."""
-    return next((rule for glob, rule in destination.tables.items() if matches(glob, name)), AS_IS)
 
 
 def applied(destination: DestinationConfig, tables: Iterable[TableSchema]) -> dict[str, list[TableSchema]]:

@@ -25,9 +25,9 @@ from penstock.capture.heartbeat import mark
 from penstock.capture.launch import folder_of
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.config.tables import matches
-from penstock.destinations.make import make
+from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreachable
@@ -89,7 +89,7 @@ class Pipeline:
     def _run(self, once: bool) -> bool:
         """Rules that do nothing are found before anything is made at a source: a slot keeps WAL there. That
         takes Spark, where they have expressions."""
-        made = [make(self.config, destination) for destination in self.config.destinations]
+        made = [type_of(one).make(self.config, one) for one in self.config.destinations]
         attempts = self.config.retry.attempts if once else None
         with ExitStack() as opened:
             store = opened.enter_context(self._store())

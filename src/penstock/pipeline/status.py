@@ -15,7 +15,7 @@ import psycopg
 from penstock.capture import state as capture_state
 from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
 from penstock.model.errors import PenstockError, SpoolFull
 from penstock.model.phases import Phase

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from penstock.changes.slices import Slice
 from penstock.config import Config
-from penstock.config.models import DestinationConfig
+from penstock.config.destinations import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import TableChanges, Target
@@ -59,13 +59,13 @@ class Stream:
         self.target = target
         self.config = destination
         self.position = ZERO
-        self.patient = target.is_log
+        self.patient = target.traits.waits_for_interval
         self._pipeline = config
         self._store = store
         self._manifest = feed.open()
         self.tables = Tables(store, self._manifest, feed.name, destination)
         self.places = Places(feed, self.tables)
-        self.changes = Changes(feed, self.tables, store, self._manifest, target.is_log)
+        self.changes = Changes(feed, self.tables, store, self._manifest, target.traits.recopies_on_new_key)
         self.drive = Drive(config, feed, destination, store, self)
         self.unfinished = Unfinished()
         self.arrivals = Arrivals(self)
@@ -116,7 +116,7 @@ class Stream:
         if self.reloads is None:
             reload_at_once(self, markers)
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
-        if self.target.is_log:
+        if self.target.traits.wants_ddl:
             found_parts = {event.table: [] for event in told if event.table is not None} | found_parts
         chosen, after = [], []
         for table, parts in found_parts.items():
@@ -127,7 +127,7 @@ class Stream:
         moved = {one.key.table for one in after if one.target != streaming[one.key.table].target}
         chosen.sort(key=lambda one: one.delivery.id in moved and self._takes_anothers_place(one))
         rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
-        messages = () if self.target.remembers else self.changes.messages(start, end)
+        messages = self.changes.messages(start, end) if self.target.traits.wants_messages else ()
         batch = ChangeBatch(
             self.feed.name,
             start,
@@ -149,7 +149,8 @@ class Stream:
     def _write(self, batch: ChangeBatch, states: list[tuple[TableState, TableState]], rows: int) -> None:
         """And put down what became of its tables, each with its state before and after it."""
         failed: dict[TableId, PenstockError] = {}
-        if batch.tables or batch.messages or self.target.remembers:  # how far it came, in any case
+        keeps_position = self.target.traits.keeps_position  # it is told how far it came in any case
+        if batch.tables or batch.messages or keeps_position:
             failed = dict(self.target.write(batch))
         for before, after in states:
             error = failed.get(after.key.table)
@@ -257,7 +258,7 @@ class Stream:
             complete = self.feed.complete_through(reached)
             self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
             self._advance(reached, complete, rows=0)
-        elif self.target.remembers:
+        elif self.target.traits.keeps_position:
             refuse_if_behind(self.target.position(self.feed.name), self.position)
 
     def _is_between_segments(self) -> bool:

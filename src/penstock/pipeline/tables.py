@@ -16,14 +16,14 @@ from typing import Any
 
 import structlog
 
-from penstock.config.models import DestinationConfig, DestinationTable
+from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.destinations.protocol import Delivery, Kind, TableChanges
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import Facts
-from penstock.pipeline.rules import escaped, moved, rules_of
+from penstock.pipeline.rules import escaped, moved
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
 
@@ -170,10 +170,10 @@ class Tables:
         return [event if event.table in clear else replace(event, command="") for event in events]
 
     def rules(self, name: TableName) -> DestinationTable:
-        return rules_of(self._config, name)
+        return self._config.rules_of(name)
 
     def target_of(self, name: TableName) -> TableName:
-        return target_of(self._config, name)
+        return self._config.target_of(name)
 
     def delivery(self, schema: TableSchema, detail: Mapping[str, Any]) -> Delivery:
         return Delivery(
@@ -197,12 +197,3 @@ def to_be_copied(state: TableState) -> TableState:
     escapes its mask by a new name."""
     known = {key: value for key, value in state.detail.items() if key == "numbers"}
     return replace(state, phase=Phase.INIT, error=None, detail=known)
-
-
-def target_of(destination: DestinationConfig, name: TableName) -> TableName:
-    """What the table is called at the destination."""
-    target = rules_of(destination, name).target
-    if target is not None:
-        return TableName.parse(target)
-    schema = destination.options.get("schema")
-    return TableName(schema, name.name) if schema else name

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from psycopg.conninfo import conninfo_to_dict
 
 from penstock.config import Config
-from penstock.config.destinations import PostgresOptions
-from penstock.config.models import DestinationConfig
+from penstock.config.destination_options import Options
+from penstock.config.destinations import DestinationConfig
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import ConfigError
-from penstock.pipeline.tables import target_of
 
 REMEDY = "Give one of them another `target` under `tables` of its destination, or exclude it"
 
@@ -39,7 +38,7 @@ def collisions(config: Config, tables: Mapping[str, Sequence[TableSchema]]) -> l
     for destination in _databases(config):
         for source, schemas in tables.items():
             for name in sorted(schema.name for schema in schemas):
-                place = _database(destination), target_of(destination, name)
+                place = _database(destination), destination.target_of(name)
                 arrivals[place].append((destination.name, source, name))
     return [_told(target, found) for (_, target), found in arrivals.items() if _collide(found)]
 
@@ -62,7 +61,7 @@ def _told(target: TableName, arrivals: Sequence[Arrival]) -> str:
 
 
 def _databases(config: Config) -> Iterator[DestinationConfig]:
-    return (destination for destination in config.destinations if destination.type == "postgres")
+    return (one for one in config.destinations if one.settings(Options).database is not None)
 
 
 def _targets(destination: DestinationConfig) -> list[str]:
@@ -71,6 +70,5 @@ def _targets(destination: DestinationConfig) -> list[str]:
 
 def _database(destination: DestinationConfig) -> Place:
     """Which database it is, as the configuration names it."""
-    options: PostgresOptions = destination.settings(PostgresOptions)
-    given = conninfo_to_dict(options.conninfo())
+    given = conninfo_to_dict(destination.settings(Options).database or "")
     return tuple(given.get(name) for name in ("service", "host", "hostaddr", "port", "dbname"))

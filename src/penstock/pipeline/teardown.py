@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.capture.launch import folder_of, spec_of, spool_of
 from penstock.capture.place import find, refuse_if_captured
 from penstock.config import Config, SourceConfig
-from penstock.destinations.make import make
+from penstock.destinations.plugin import type_of
 from penstock.model.errors import WrongSpool
 from penstock.postgres import ddl, publication, slot
 from penstock.postgres.connection import connect
@@ -54,7 +54,7 @@ def remove(config: Config) -> Iterator[str]:
                 shutil.rmtree(spool)
                 yield f"removed spool {spool}"
         for destination in config.destinations:
-            make(config, destination).tear_down()
+            type_of(destination).make(config, destination).tear_down()
             yield f"removed the records at {destination.name}"
         store.erase()
         yield f"removed the state of {config.pipeline}"

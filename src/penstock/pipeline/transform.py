@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from penstock.changes.slices import Slice
-from penstock.config.models import DestinationTable
+from penstock.config.destinations import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges, TableCopy
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema, private

@@ -12,6 +12,8 @@ comments nothing passes that could end one.
 from __future__ import annotations
 
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from penstock.model.text import printable
 from penstock.postgres.connection import Connection
@@ -74,3 +76,14 @@ class Script:
         tables = self._tables or sql.SQL("select")
         asked = sql.SQL("with chosen as (\n{}\n)\n{}").format(tables, query)
         return [row[0] for row in self._connection.execute(asked)]
+
+
+def user(conninfo: str) -> str:
+    """The role that a connection names."""
+    return given(conninfo, "user") or "penstock"
+
+
+def given(conninfo: str, keyword: str) -> str:
+    """A keyword's value, as libpq would find it: given, or from the environment."""
+    defaults = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
+    return str(conninfo_to_dict(conninfo).get(keyword) or (defaults[keyword] or b"").decode())

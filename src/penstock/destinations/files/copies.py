@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from penstock.destinations.files.storage import Written
+from penstock.destinations.files.storage import Storage, Written
 from penstock.destinations.ledger import Stream
 from penstock.model import Lsn, TableId
 from penstock.model.errors import SnapshotLost
@@ -96,3 +96,10 @@ def take(connection: Connection, copy: str) -> FinishedCopy | None:
         Written(**found["data"]),
         Written(**found["schema"]),
     )
+
+
+def abandon(connection: Connection, stream: Stream, table: TableId, storage: Storage) -> None:
+    """Remove what an earlier copy of the table left that was not handed over."""
+    for folder in folders(connection, stream, table):
+        storage.remove(storage.names(folder))
+    drop(connection, stream, table)

@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.config.destinations import FilesOptions
+from penstock.destinations.files.options import FilesOptions
 from penstock.model.errors import ConfigError
 
 _ALL = 0o777

@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.config import Config, DestinationConfig, SourceConfig
-from penstock.config.destinations import FilesOptions
+from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.storage import Storage
 from penstock.model.errors import ConfigError, PenstockError

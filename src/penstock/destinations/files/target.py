@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.config import Config, DestinationConfig
-from penstock.config.destinations import FilesOptions
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files import copies, description
@@ -26,14 +25,15 @@ from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.copies import FinishedCopy
 from penstock.destinations.files.export import ExportPart, Sheet, export_part, export_rows
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
+from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.registry import Entry, Registry
-from penstock.destinations.files.reloads import Reloads
+from penstock.destinations.files.reloading import FilesReloading
 from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.sweeping import expire, sweep
 from penstock.destinations.files.writing import Writer
 from penstock.destinations.ledger import Known, Stream
-from penstock.destinations.protocol import Recorded, Reload, TableChanges, TableCopy
+from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
 from penstock.model import ZERO, Lsn, TableId, TableName
 from penstock.model.errors import DestinationWentBack, PenstockError
@@ -53,8 +53,7 @@ CLEANING = 600.0
 class FilesTarget:
     """A `Target`."""
 
-    remembers = True
-    is_log = True
+    traits = Traits(keeps_position=True, waits_for_interval=True, recopies_on_new_key=True, wants_ddl=True)
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:
         self.name = destination.name
@@ -71,6 +70,7 @@ class FilesTarget:
             )
             for source in config.sources
         }
+        self.reloads = FilesReloading(self._books, self._storage, options.reload_coordination)
         self._writer: Writer
         self._owner = f"pipeline {config.pipeline}, destination {destination.name}"
         self._begun: set[str] = set()
@@ -122,7 +122,7 @@ class FilesTarget:
         table, books = delivery.table.name, self._books[delivery.source]
         nothing = copy.rows is None and not copy.ranges
         with books.aside() as connection:
-            self._abandon(books, connection, delivery.id)
+            copies.abandon(connection, books.stream, delivery.id, self._storage)
             batch, folder = self._writer.folder(books, connection, table)
             copies.begin(connection, books.stream, delivery.id, copy.id, "" if nothing else folder)
             books.registry.reloading(connection, delivery.table)
@@ -130,12 +130,6 @@ class FilesTarget:
         with books.aside() as connection:
             copies.finish(connection, copy.id, made)
         return made.rows if made else 0
-
-    def _abandon(self, books: Books, connection: Connection, table: TableId) -> None:
-        """Remove what an earlier copy of the table left that was not handed over."""
-        for folder in copies.folders(connection, books.stream, table):
-            self._storage.remove(self._storage.names(folder))
-        copies.drop(connection, books.stream, table)
 
     def _export(self, copy: TableCopy, batch: datetime, folder: str) -> FinishedCopy:
         given = self._options.compression
@@ -190,7 +184,7 @@ class FilesTarget:
             if copy is not None:
                 made = copies.take(connection, copy)
                 entries = [*_entries_of(table, made), *delta]
-                self._reloads(books).exported(connection, changes, made.rows if made else 0, delta)
+                self.reloads.log(books).exported(connection, changes, made.rows if made else 0, delta)
             ends = self._register(books, connection, entries)
             own = position if stands != position else None
             copied = copy or (known.copy if known else "")
@@ -216,8 +210,8 @@ class FilesTarget:
             ends = self._register(books, connection, entries)
             if batch.markers or batch.refused_markers:
                 names = ledger.names(connection, books.stream)
-                self._reloads(books).note(connection, batch.markers, names)
-                self._reloads(books).refuse(connection, batch.refused_markers, names)
+                self.reloads.log(books).note(connection, batch.markers, names)
+                self.reloads.log(books).refuse(connection, batch.refused_markers, names)
             for changes in batch.tables:
                 delivery = changes.delivery
                 copy, error = known[delivery.id].copy, failed.get(delivery.id)
@@ -251,31 +245,6 @@ class FilesTarget:
         shown = [self._storage.shown(entry.file.path) for entry in entries]
         return books.registry.register(connection, entries, shown)
 
-    # Reloads
-
-    def _reloads(self, books: Books) -> Reloads:
-        return Reloads(books.registry, self._options.reload_coordination.delta_strategy)
-
-    def reloads(self, source: str) -> Sequence[Reload]:
-        books = self._books[source]
-        with books.transaction() as connection:
-            return self._reloads(books).open(connection)
-
-    def begin_reload(self, source: str, reload: Reload) -> None:
-        """Of somebody else's copy there is nothing to be made: it is as good as finished."""
-        books = self._books[source]
-        with books.transaction() as connection:
-            self._reloads(books).begin(connection, reload)
-            if reload.external:
-                self._abandon(books, connection, reload.table)
-                copies.begin(connection, books.stream, reload.table, reload.export_id.hex, "")
-                copies.finish(connection, reload.export_id.hex, None)
-
-    def complete_reload(self, source: str, reload: Reload) -> None:
-        books = self._books[source]
-        with books.transaction() as connection:
-            self._reloads(books).complete(connection, reload)
-
     def _clean_up(self, books: Books) -> None:
         days = self._options.file_registry.cleanup_after_days
         source, now = books.stream.source, time.monotonic()
@@ -296,9 +265,9 @@ class FilesTarget:
     def forget(self, source: str, table: TableId) -> None:
         books = self._books[source]
         with books.transaction() as connection:
-            self._abandon(books, connection, table)
+            copies.abandon(connection, books.stream, table, self._storage)
             ledger.forget(connection, books.stream, table)
-            self._reloads(books).forget(connection, table)
+            self.reloads.log(books).forget(connection, table)
             books.registry.forget(connection, table)
 
     def tear_down(self) -> None:

@@ -13,8 +13,8 @@ from typing import Any, LiteralString
 import psycopg
 
 from penstock.config import DestinationConfig
-from penstock.config.destinations import PostgresOptions
 from penstock.destinations.postgres.copying import SCHEMA
+from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import OLDEST
 from penstock.model import TableName
 from penstock.model.errors import PenstockError

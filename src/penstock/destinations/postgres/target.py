@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.config import DestinationConfig
-from penstock.config.destinations import PostgresOptions
 from penstock.config.tables import is_for_many
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import copying, writing
 from penstock.destinations.postgres.endpoint import Endpoint
+from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import about, close_idle
-from penstock.destinations.protocol import Recorded, TableChanges, TableCopy
+from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, are_few, raise_first
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import PenstockError
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class PostgresTarget:
     """A `Target`."""
 
-    remembers = True
-    is_log = False
+    traits = Traits(keeps_position=True)
+    reloads = None
 
     def __init__(
         self, pipeline: str, config: DestinationConfig, sources: Sequence[str], beside: Sequence[str] = ()

@@ -1,4 +1,4 @@
-"""Destination `python`: a class of the user's own, driven as the built-in destinations are.
+"""A user's class, driven as the built-in destinations are.
 
 It does not remember a position with its data, so after a crash it may be given a batch, or a copy, a second
 time; `ChangeBatch.start` and `end`, and `(commit_lsn, seq)` of every change, are there to recognise it by.
@@ -6,20 +6,18 @@ time; `ChangeBatch.start` and `end`, and `(commit_lsn, seq)` of every change, ar
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy
+from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy, Traits
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import ConfigError, DestinationFailed, PenstockError
+from penstock.model.errors import DestinationFailed, PenstockError
 from penstock.model.secrets import without_secrets
 from penstock.spark.snapshot.frames import typed_frame, typed_rows
 from penstock.spark.tasks import without_values
@@ -29,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class CustomTarget:
-    remembers = False
-    is_log = False
+    traits = Traits(wants_messages=True)
+    reloads = None
 
     def __init__(self, name: str, destination: Destination) -> None:
         self.name = name
@@ -95,30 +93,3 @@ class CustomTarget:
             spark = isinstance(error, Py4JJavaError | PySparkException)
             said = without_secrets(f"{type(error).__name__}: {without_values(error) if spark else error}")
             raise DestinationFailed(said[:1000], destination=self.name, line=line) from error
-
-
-def load(name: str, path: str, options: Mapping[str, Any]) -> CustomTarget:
-    """Make the class `module.Class` with its options; the working directory is looked in as well."""
-    module, _, attribute = path.rpartition(".")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"the class {path} of destination {name} cannot be imported: {error}",
-            remedy="Give `class: module.Class`, in the working directory or installed",
-        ) from None
-    try:
-        made = found(**options)
-    except TypeError as error:
-        raise ConfigError(f"{path} does not take these options: {error}") from None
-    lacking = [
-        method
-        for method in ("truncate_table", "write_table_rows", "write_events")
-        if not callable(getattr(made, method, None))
-    ]
-    if lacking:
-        raise ConfigError(f"{path} has no method {', '.join(lacking)}")
-    return CustomTarget(name, made)

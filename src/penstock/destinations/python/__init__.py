@@ -1,0 +1,1 @@
+"""Destination `python`: a class of the user's own."""
