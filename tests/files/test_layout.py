@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.destinations.files.layout import LONGEST, Layout, encoded, next_batch
+from penstock.destinations.files.registry import Registry
 from penstock.model import TableName
+from penstock.postgres.connection import Connection
 
 LAYOUT = Layout("{schema}.{table}/{timestamp}", "YYYY-MM-DDTHH-mm-ss")
 AT = datetime(2024, 2, 29, 12, 34, 56)
@@ -105,3 +108,11 @@ def test_a_folder_that_is_no_batch_is_told_apart() -> None:
     other = Layout("{schema}/{table}/{timestamp}", "YYYYMMDD%HHmmss")
     assert other.folder("s", TableName("a", "b"), AT) == "a/b/20240229%123456"
     assert other.is_batch("a/b/20240229%123456")
+
+
+def test_the_changes_beside_a_copy_have_another_folder_than_the_copy() -> None:
+    """Also when a process that knows nothing of it yet hands it over within the same second."""
+    nobody, table = cast(Connection, None), TableName("public", "t")
+    registry = Registry("cdc_registry", "p", "d", enabled=False)
+    registry.look_again(nobody, table, AT)
+    assert next_batch(AT.replace(tzinfo=UTC), registry.last(nobody, table).batch) > AT

@@ -219,7 +219,8 @@ def _write_half(storage: Storage, path: str, *_: Any) -> None:
 
 
 def _site() -> str | None:
-    """The innermost functions of the package that decide to call; None: the test does, or the capture."""
+    """The innermost functions of the package that decide to call, with the line in the first of them; None:
+    the test does, or the capture."""
     frame: FrameType | None = sys._getframe(2)
     names: list[str] = []
     while frame is not None and len(names) < DEPTH:
@@ -227,6 +228,7 @@ def _site() -> str | None:
         if file.startswith(CAPTURE):
             return None
         if file.startswith(PACKAGE) and not file.startswith(PASSED_OVER, len(PACKAGE) + 1):
-            names.append(f"{file[len(PACKAGE) + 1 : -3]}.{frame.f_code.co_name}")
+            line = "" if names else f"+{frame.f_lineno - frame.f_code.co_firstlineno}"
+            names.append(f"{file[len(PACKAGE) + 1 : -3]}.{frame.f_code.co_name}{line}")
         frame = frame.f_back
     return " < ".join(names) or None
