@@ -70,6 +70,8 @@ class Model:
             self.chance.choice(
                 [self._insert, self._update, self._update, self._delete, self._swap, self._bag]
             )()
+            if self.chance.random() < 0.01:
+                self._truncate()
         if self.chance.random() < 0.05:
             self._truncate()
             self._insert()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.destinations.batch import ChangeBatch
@@ -14,6 +15,7 @@ from penstock.destinations.postgres import PostgresTarget, apply, few, stage, wr
 from penstock.destinations.protocol import Kind
 from penstock.model import TableSchema
 from penstock.model.errors import PenstockError
+from penstock.spark.versions import Truncated, Versions, versions
 from tests.bed import Database
 from tests.changes.made import USERS
 from tests.destinations.given import Given
@@ -105,6 +107,35 @@ def test_a_history_holds_every_version(given: Given, database: Database, seed: i
         given.start = end
         found = content(database, KEYED, "app", ", kvsz_start, kvsz_end, kvsz_deleted")
         assert sorted(found, key=repr) == model.history()
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("piece", [2, 3])
+def test_a_transaction_in_pieces_comes_to_the_same_versions(
+    given: Given, database: Database, seed: int, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that changes in several pieces, goes and comes back, is given up for another; and truncates."""
+    held: list[int] = []
+
+    def counted(changes: Sequence[pa.RecordBatch], *more: Any) -> Sequence[Versions | Truncated]:
+        held.append(sum(batch.num_rows for batch in changes))
+        return versions(changes, *more)
+
+    monkeypatch.setattr(apply, "versions", counted)
+    monkeypatch.setattr(apply, "CHUNK_ROWS", piece)
+    monkeypatch.setattr(stage, "LARGE", 1)
+    given.deliver(KEYED, kind=Kind.HISTORY)
+    given.spool.learn(WHOLE)
+    target = given.target()
+    model = Model(given.spool, seed)
+    for _ in range(BATCHES):
+        for _ in range(model.chance.randrange(1, 3)):
+            end = model.transaction(model.chance.randrange(1, 30))
+        assert staged(target, given.batch(end)) == []
+        given.start = end
+        found = content(database, KEYED, "app", ", kvsz_start, kvsz_end, kvsz_deleted")
+        assert sorted(found, key=repr) == model.history()
+    assert max(held) < 3 * piece
 
 
 @pytest.mark.parametrize("seed", SEEDS)

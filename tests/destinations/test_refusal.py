@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import psycopg
 import pytest
 
-from penstock.destinations.postgres import PostgresTarget
+from penstock.destinations.postgres import PostgresTarget, apply, writing
+from penstock.destinations.protocol import Kind
 from penstock.model import TableId, TableSchema
 from penstock.model.errors import ConnectionFailed, PenstockError, RowRefused, TargetUnfit, WriteDenied
 from penstock.spool.segment import BeforeKind
@@ -109,6 +110,45 @@ def test_a_row_without_key_is_named_by_its_values(given: Given, database: Databa
     given.spool.insert(KEYLESS, ("1", "fine"), ("-1", "x" * 100), ("2", None))
     error = only(given.write(given.target(), given.spool.commit()), KEYLESS)
     assert error.where["key"] == f"at=-1, said={'x' * 59}…"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("bad", "violates check constraint"), ("x" * 21, "value too long for type")]
+)
+def test_a_row_of_a_history_is_named_also_where_its_transaction_comes_in_pieces(
+    given: Given, database: Database, name: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "CHUNK_ROWS", 2)
+    database.execute(
+        "create schema app",
+        """create table app.users (id int, name varchar(20) check (name <> 'bad'), score numeric,
+               kvsz_start timestamptz, kvsz_end timestamptz, kvsz_deleted boolean)""",
+    )
+    given.deliver(USERS, kind=Kind.HISTORY)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None), ("2", "b", None)).update(USERS, ("1", "A", None))
+    given.spool.insert(USERS, ("3", name, None), ("4", "d", None), ("5", "e", None))
+    batch = given.batch(given.spool.commit())
+    [stopped] = writing.write_batch(writing.Batch(target._endpoint, batch))  # type: ignore[misc]
+    assert isinstance(stopped.error, RowRefused)
+    assert reason in stopped.error.reason
+    assert stopped.error.where["key"] == "id=3"
+    assert names(database) == []
+
+
+@pytest.mark.parametrize("piece", [1, 250_000])
+def test_a_value_that_was_never_sent_and_is_not_in_the_history_is_no_null(
+    given: Given, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "CHUNK_ROWS", piece)
+    given.deliver(USERS, kind=Kind.HISTORY)
+    target = given.target()
+    given.spool.insert(USERS, ("6", "x", None)).update(USERS, ("6", "y", None), unchanged=[2])
+    given.spool.update(USERS, ("7", "x", None), unchanged=[2])
+    batch = given.batch(given.spool.commit())
+    [stopped] = writing.write_batch(writing.Batch(target._endpoint, batch))  # type: ignore[misc]
+    assert "`score` was not sent" in stopped.error.reason
+    assert stopped.error.where["key"] == "id=7"
 
 
 def test_a_value_that_was_never_sent_and_is_not_there_is_no_null(given: Given) -> None:

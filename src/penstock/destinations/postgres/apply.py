@@ -9,19 +9,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.changes.net import Net, net_changes
 from penstock.changes.row_counts import Tally, net_rows
 from penstock.changes.versions import Truncated, Versions, versions
 from penstock.destinations.batch import rows_of
-from penstock.destinations.postgres import clone, fresh, history, whole
+from penstock.destinations.postgres import clone, fresh, history, large, whole
 from penstock.destinations.postgres.ahead import ahead
 from penstock.destinations.postgres.append import additions, without_deletes
+from penstock.destinations.postgres.chunk import Chunk, whole_transactions
 from penstock.destinations.postgres.follow import follow, rekey
 from penstock.destinations.postgres.fresh import Fresh
 from penstock.destinations.postgres.guarding import guard, unchanged
+from penstock.destinations.postgres.large import LargeTransaction, Piece
 from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.tables import with_traits
 from penstock.destinations.protocol import Run, TableChanges
@@ -29,7 +30,7 @@ from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema
 from penstock.postgres.connection import Connection
 
-Step = Fresh | Net | Tally | Versions | Truncated
+Step = Fresh | Net | Tally | Versions | Truncated | Piece
 
 CHUNK_ROWS = 250_000
 CHUNK_BYTES = 64 << 20
@@ -64,8 +65,8 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
         guarded = guard(connection, at)
         at = with_traits(connection, replace(at, cascades=guarded.cascades))
         steps = _steps(at, chain([first] if first is not None else [], rows))
-        large = sum(part.rows for part in run.slices) >= CHUNK_ROWS
-        written += sum(_apply(connection, at, step) for step in (ahead(steps) if large else steps))
+        many = sum(part.rows for part in run.slices) >= CHUNK_ROWS
+        written += sum(_apply(connection, at, step) for step in (ahead(steps) if many else steps))
         unchanged(connection, guarded, at)
     return written
 
@@ -97,13 +98,19 @@ def _left_to_do(change: SchemaChange, copied: TableSchema | None, to: TableSchem
     return SchemaChange(target=change.target)
 
 
-def _steps(place: Place, chunked: Iterable[list[pa.RecordBatch]]) -> Iterator[Step]:
+def _steps(place: Place, chunked: Iterable[Chunk]) -> Iterator[Step]:
     """What to write, in order; nothing is written yet."""
+    transaction = LargeTransaction()
     for chunk in chunked:
-        if fresh.are_fresh(place, chunk):
-            yield Fresh(chunk)
+        if fresh.are_fresh(place, chunk.rows):
+            yield Fresh(chunk.rows)
+        elif chunk.is_piece:
+            for step in versions(chunk.rows, place.delivery.table, place.key):
+                yield Piece(transaction, step)
+            if chunk.is_last:
+                yield Piece(transaction, None)
         else:
-            yield from _general(place, chunk)
+            yield from _general(place, chunk.rows)
 
 
 def _general(place: Place, chunk: Sequence[pa.RecordBatch]) -> Iterator[Step]:
@@ -127,31 +134,29 @@ def _apply(connection: Connection, place: Place, step: Step) -> int:
         return clone.apply(connection, place, step)
     if isinstance(step, Tally):
         return whole.apply(connection, place, step)
+    if isinstance(step, Piece):
+        return large.apply(connection, place, step)
     return history.apply(connection, place, step)
 
 
-def chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[list[pa.RecordBatch]]:
-    """Rows together that memory can hold several times over; if they are nothing but new, no more than it
-    takes to keep PostgreSQL busy while the next are read. What happens inside a transaction is no version of
-    a row: in a history one is not cut, however large."""
+def chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[Chunk]:
+    """Rows together that memory can hold several times over."""
+    if place.history:
+        return whole_transactions(rows, CHUNK_ROWS, CHUNK_BYTES)
+    return _chunks(rows, place)
+
+
+def _chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[Chunk]:
+    """If they are nothing but new, no more than it takes to keep PostgreSQL busy while the next are read."""
     gathered: list[pa.RecordBatch] = []
     count = size = 0
     new = True
     for batch in rows:
         if count >= (FRESH_ROWS if new else CHUNK_ROWS) or size >= CHUNK_BYTES:
-            split = _begun_before(gathered[-1], batch) if place.history else 0
-            if split < batch.num_rows:
-                yield [*gathered, batch.slice(0, split)] if split else gathered
-                gathered, count, size, new = [], 0, 0, True
-                batch = batch.slice(split)
+            yield Chunk(gathered)
+            gathered, count, size, new = [], 0, 0, True
         gathered.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
         new = new and fresh.are_fresh(place, [batch])
     if gathered:
-        yield gathered
-
-
-def _begun_before(last: pa.RecordBatch, following: pa.RecordBatch) -> int:
-    """How many of the following rows belong to the transaction of the last one."""
-    commit = last["commit_lsn"][-1].as_py()
-    return int(np.searchsorted(following["commit_lsn"].to_numpy(), commit, "right"))
+        yield Chunk(gathered)

@@ -6,6 +6,8 @@ next one begins. `kvsz_deleted` is true for one that no other followed.
     1. what PostgreSQL did not send is taken from the version that is open;
     2. open versions of rows that changed are closed;
     3. the new versions are added, those that ended within the batch already closed.
+
+Changes come here in whole transactions; one that is too large for that comes in pieces (`large.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from penstock.changes.versions import Truncated, Versions
 from penstock.destinations.postgres.clone import EXTRA, KEPT, KIND, as_arrays, keep
 from penstock.destinations.postgres.merge import origin, value, was
 from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, comma
-from penstock.destinations.postgres.refusal import first_refused, refused
+from penstock.destinations.postgres.refusal import Try, first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
@@ -30,7 +32,7 @@ from penstock.postgres.connection import Connection
 
 AT, UNTIL, GONE = sql.Identifier("at"), sql.Identifier("until"), sql.Identifier("gone")
 
-_EXTRA = (
+TIMES = (
     *EXTRA,
     sql.SQL("null::timestamptz as at"),
     sql.SQL("null::timestamptz as until"),
@@ -41,20 +43,23 @@ _EXTRA = (
 def apply(connection: Connection, place: Place, step: Versions | Truncated) -> int:
     """How many versions were written or closed. A row that is refused is told with its key."""
     if isinstance(step, Truncated):
-        return _close_all(connection, place, step.at)
+        return close_all(connection, place, step.at)
     try:
         with connection.transaction():
             return _apply(connection, place, step)
     except psycopg.Error as error:
         if not is_of_a_row(error):
             raise
-        raise _refused(connection, place, step, error) from None
+
+        def attempt(first: int, end: int) -> None:
+            _apply(connection, place, part_of(step, first, end))
+
+        raise row_refused(connection, place, step, error, attempt) from None
 
 
-def _refused(connection: Connection, place: Place, step: Versions, error: psycopg.Error) -> RowRefused:
-    def attempt(first: int, end: int) -> None:
-        _apply(connection, place, _part(step, first, end))
-
+def row_refused(
+    connection: Connection, place: Place, step: Versions, error: psycopg.Error, attempt: Try
+) -> RowRefused:
     number, said = -1, None
     if step.rows.num_rows:
         number, said = first_refused(connection, step.rows.num_rows, attempt)
@@ -63,7 +68,7 @@ def _refused(connection: Connection, place: Place, step: Versions, error: psycop
     return refused(place, said or error, place.key[: len(values)], values)
 
 
-def _part(step: Versions, first: int, end: int) -> Versions:
+def part_of(step: Versions, first: int, end: int) -> Versions:
     """Some of the new versions, nothing closed."""
     length = end - first
     return replace(
@@ -81,21 +86,21 @@ def _part(step: Versions, first: int, end: int) -> Versions:
 def _apply(connection: Connection, place: Place, step: Versions) -> int:
     kept = bool(len(step.kept.flatten()))
     if kept or step.closed.num_rows:
-        with Stage(connection, place, _EXTRA) as stage:
+        with Stage(connection, place, TIMES) as stage:
             if kept:
-                stage.add(_staged(step))
-                keep(stage, _is_open())
+                stage.add(staged(step))
+                keep(stage, is_open())
             if step.closed.num_rows:
-                stage.add(_ended(step.closed))
-                _close(stage)
+                stage.add(ended(step.closed))
+                close(stage)
             if kept:
-                _insert(stage)
+                insert(stage)
     if not kept and step.rows.num_rows:
         _copy(connection, place, step)
     return int(step.rows.num_rows + step.closed.num_rows)
 
 
-def _staged(step: Versions) -> list[tuple[sql.Composable, Values]]:
+def staged(step: Versions) -> list[tuple[sql.Composable, Values]]:
     columns: list[tuple[sql.Composable, Values]] = [
         (value(number), column) for number, column in enumerate(step.rows.columns)
     ]
@@ -104,7 +109,7 @@ def _staged(step: Versions) -> list[tuple[sql.Composable, Values]]:
     return [*columns, *zip((AT, UNTIL, GONE), _times(step), strict=True)]
 
 
-def _ended(closed: pa.Table) -> list[tuple[sql.Composable, Values]]:
+def ended(closed: pa.Table) -> list[tuple[sql.Composable, Values]]:
     *keys, at, deleted = closed.columns
     columns: list[tuple[sql.Composable, Values]] = [(origin(number), key) for number, key in enumerate(keys)]
     columns.append((KIND, pa.repeat("D", closed.num_rows)))
@@ -117,9 +122,10 @@ def _times(step: Versions) -> tuple[Values, Values, Values]:
     return step.at.cast(pa.string()), until, step.deleted.cast(pa.string())
 
 
-def _close(stage: Stage) -> None:
+def close(stage: Stage) -> int:
+    """How many versions ended."""
     place = stage.place
-    stage.connection.execute(
+    return stage.connection.execute(
         sql.SQL(
             "update {} t set {} = s.at, {} = s.gone from {} s where s.kind = 'D' and {} and {} and {}"
         ).format(
@@ -128,36 +134,37 @@ def _close(stage: Stage) -> None:
             sql.Identifier(DELETED),
             stage.identifier,
             was(place),
-            _is_open(),
+            is_open(),
             place.own("t"),
         )
-    )
+    ).rowcount
 
 
-def _close_all(connection: Connection, place: Place, at: datetime) -> int:
+def close_all(connection: Connection, place: Place, at: datetime) -> int:
     return connection.execute(
         sql.SQL("update {} t set {} = {}, {} = true where {} and {}").format(
             place.identifier,
             sql.Identifier(END),
             sql.Literal(at),
             sql.Identifier(DELETED),
-            _is_open(),
+            is_open(),
             place.own("t"),
         )
     ).rowcount
 
 
-def _insert(stage: Stage) -> None:
+def insert(stage: Stage, rows: sql.Composable | None = None) -> int:
+    """How many versions were added: all that are staged, or of these rows."""
     place = stage.place
     columns, values = place.insert()
     columns += [sql.Identifier(name) for name in (*place.written, START, END, DELETED)]
     values += [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
     values += [sql.SQL("s.{}").format(name) for name in (AT, UNTIL, GONE)]
-    stage.connection.execute(
+    return stage.connection.execute(
         sql.SQL("insert into {} ({}) overriding system value select {} from {} s where kind = 'V'").format(
-            place.identifier, comma(columns), comma(values), stage.identifier
+            place.identifier, comma(columns), comma(values), rows or stage.identifier
         )
-    )
+    ).rowcount
 
 
 def _copy(connection: Connection, place: Place, step: Versions) -> None:
@@ -168,5 +175,5 @@ def _copy(connection: Connection, place: Place, step: Versions) -> None:
     copy_in(connection, place.identifier, columns, [*constants, *values, *_times(step)])
 
 
-def _is_open() -> sql.Composable:
+def is_open() -> sql.Composable:
     return sql.SQL("t.{} = {}").format(sql.Identifier(END), sql.Literal(OPEN))

@@ -40,6 +40,16 @@ class Stage:
         self._extra = extra
 
     def __enter__(self) -> Stage:
+        self.make()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.drop()
+
+    def make(self) -> None:
         place = self.place
         values = [
             sql.SQL("t.{} as {}").format(sql.Identifier(name), value(number))
@@ -54,13 +64,9 @@ class Stage:
                 self.identifier, comma([*values, *origins, *self._extra]), place.identifier
             )
         )
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
+    def drop(self) -> None:
+        self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
 
     def add(self, columns: Iterable[tuple[sql.Composable, Values]]) -> int:
         """Rows into these columns of it; the others are NULL."""
