@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.changes.versions import Truncated, Versions, versions
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import PostgresTarget, apply, few, stage, writing
 from penstock.destinations.protocol import Kind
 from penstock.model import TableSchema
 from penstock.model.errors import PenstockError
-from penstock.spark.versions import Truncated, Versions, versions
 from tests.bed import Database
 from tests.changes.made import USERS
 from tests.destinations.given import Given

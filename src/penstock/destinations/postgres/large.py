@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
 
+from penstock.changes.versions import Truncated, Versions
 from penstock.destinations.postgres import history
 from penstock.destinations.postgres.clone import keep
 from penstock.destinations.postgres.merge import value
@@ -33,7 +34,6 @@ from penstock.destinations.postgres.session import is_of_a_row
 from penstock.destinations.postgres.stage import Stage, Values
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection
-from penstock.spark.versions import Truncated, Versions
 
 KEY, ORIGIN = sql.Identifier("key"), sql.Identifier("origin")
 _LAYOUT = (
