@@ -64,5 +64,5 @@ def test_a_few_kills(own_database: Database, destination: Database, tmp_path: Pa
 @pytest.mark.timeout(3600)
 def test_forty_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
     done = run_through_kills(own_database, destination, tmp_path, kills=40)
-    assert done.total() == 40
+    assert done.total() >= 40
     assert len(done) == 5

@@ -121,7 +121,8 @@ def survive(
     also: Mapping[str, Callable[[], bool]],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Counter[str]:
-    """Kill something now and then while the workload goes on; in the end all is equal. What was killed."""
+    """Kill something now and then while the workload goes on; in the end all is equal. What was killed: where
+    there are more kills than victims, each of them, though some are hardly ever there on a busy machine."""
     source = workload.database
     victims: dict[str, Callable[[], bool]] = {
         "capture": lambda: pipeline.kill_child("penstock.capture"),
@@ -133,11 +134,12 @@ def survive(
     done: Counter[str] = Counter()
     try:
         with workload.running(writers=2):
-            while done.total() < kills:
+            while done.total() < kills or (kills > len(victims) and len(done) < len(victims)):
                 time.sleep(random.uniform(1, 6))
                 pipeline.check()
                 meanwhile()
-                victim = random.choice(list(victims))
+                left = [victim for victim in victims if done.total() < kills or victim not in done]
+                victim = random.choice(left)
                 if victims[victim]():
                     done[victim] += 1
         end = time.monotonic() + 180
@@ -175,5 +177,5 @@ def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: P
 def test_fifty_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
     spark = {"master": "local-cluster[2,1,1024]"}
     done = run_through_kills(own_database, far_database, tmp_path, kills=50, spark=spark)
-    assert done.total() == 50
+    assert done.total() >= 50
     assert len(done) == 6
