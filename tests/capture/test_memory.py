@@ -18,7 +18,7 @@ from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.capture.running import eventually, spec_for
 
-ROWS = 3
+ROWS = 2
 MEGABYTES = 120
 """Of a row. libpq's buffer grows to the next power of two, and stays as large."""
 COPIES = 3.4
