@@ -19,11 +19,25 @@ from penstock.pipeline.evolution import CopyAnew
 from penstock.pipeline.facts import Facts
 
 INT, VARCHAR, TEXT = ColumnType(23, "int4"), ColumnType(1043, "varchar"), ColumnType(25, "text")
+OID, REGCLASS = ColumnType(26, "oid"), ColumnType(2205, "regclass")
+RETYPED = {VARCHAR: TEXT, TEXT: VARCHAR, OID: REGCLASS, REGCLASS: OID}
+REWRITES = {TEXT}
+"""Types that cannot be changed without writing every row anew. Between the last two nothing is written, and
+yet all values print otherwise."""
 KEY = 1
 """The number of the column that rows are found by."""
 NAMES = ("a", "b", "c")
 
 Values = dict[str, str | None]
+
+
+def printed(value: str | None, type: ColumnType) -> str | None:
+    return f"class {value}" if value is not None and type == REGCLASS else value
+
+
+def is_printed(text: str | None, type: ColumnType) -> bool:
+    """Whether a destination would take the text for a value of the type."""
+    return text is None or text.startswith("class ") == (type == REGCLASS)
 
 
 @dataclass
@@ -43,6 +57,8 @@ class Change:
 
 @dataclass
 class Source:
+    types: tuple[ColumnType, ColumnType] = (TEXT, VARCHAR)
+    """Of the columns `a` and `b`, and of others that are added."""
     attributes: dict[int, Attribute] = field(default_factory=dict)
     rows: dict[str, dict[int, str | None]] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
@@ -52,7 +68,7 @@ class Source:
     values: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
-        for name, type in (("id", INT), ("a", TEXT), ("b", VARCHAR)):
+        for name, type in (("id", INT), *zip("ab", self.types, strict=True)):
             self._create(name, type)
         for key in ("1", "2"):
             self.write(key)
@@ -77,7 +93,11 @@ class Source:
             numbers={attribute.name: number for number, attribute in self.attributes.items()},
             highest=self.highest,
             marks={number: str(attribute.mark) for number, attribute in self.attributes.items()},
-            missing={a.name: [a.missing] for a in self.attributes.values() if a.missing is not None},
+            missing={
+                a.name: [text]
+                for a in self.attributes.values()
+                if (text := printed(a.missing, a.type)) is not None
+            },
             files={"1": self.file},
             row_filter=None,
             bytes=0,
@@ -86,8 +106,10 @@ class Source:
         )
 
     def contents(self) -> list[Values]:
-        named = {number: attribute.name for number, attribute in self.attributes.items()}
-        return [{named[number]: row[number] for number in named} for _, row in sorted(self.rows.items())]
+        return [
+            dict(zip(self.schema().column_names, self._printed(row), strict=True))
+            for _, row in sorted(self.rows.items())
+        ]
 
     # What can be done to it. A column is one of those that are no key, by its place among them.
 
@@ -95,12 +117,12 @@ class Source:
         """Insert a row, or update all of it."""
         row: dict[int, str | None] = {number: f"{next(self.values)}" for number in self.attributes}
         self.rows[key] = row | {KEY: key}
-        self.changes.append(Change(self.now, self.schema(), tuple(self.rows[key].values())))
+        self.changes.append(Change(self.now, self.schema(), self._printed(self.rows[key])))
 
     def add(self, place: int, default: bool) -> None:
         free = [name for name in NAMES if name not in self._names()]
         if free:
-            self._create(free[place % len(free)], TEXT, f"default {next(self.values)}" if default else None)
+            self._create(free[place % len(free)], self.types[place % 2], self._default(default))
 
     def drop(self, place: int) -> None:
         if number := self._pick(place):
@@ -131,19 +153,30 @@ class Source:
             self.drop(place)
             self._touch(after, name=name)
 
+    def roll(self) -> None:
+        """Drop the first column, give each other one the name before its own, and add one under the last."""
+        numbers = [number for number in self.attributes if number != KEY]
+        names = [self.attributes[number].name for number in numbers]
+        if numbers:
+            last = self.attributes[numbers[-1]].type
+            self.drop(0)
+            for number, name in zip(numbers[1:], names, strict=False):
+                self._touch(number, name=name)
+            self._create(names[-1], last)
+
     def make_again(self, place: int, default: bool) -> None:
         """Drop a column and add one of its name."""
         if number := self._pick(place):
             before = self.attributes[number]
             self.drop(place)
-            self._create(before.name, before.type, f"default {next(self.values)}" if default else None)
+            self._create(before.name, before.type, self._default(default))
 
     def retype(self, place: int) -> None:
         """Rows stay as they are where that can be."""
         if number := self._pick(place):
-            narrow = self.attributes[number].type == VARCHAR
-            self._touch(number, type=TEXT if narrow else VARCHAR)
-            if not narrow:
+            before = self.attributes[number].type
+            self._touch(number, type=RETYPED[before])
+            if before in REWRITES:
                 self._rewrite()
 
     def compute(self, place: int) -> None:
@@ -160,6 +193,12 @@ class Source:
     def set_default(self, place: int) -> None:
         if number := self._pick(place):
             self._touch(number)
+
+    def _printed(self, row: dict[int, str | None]) -> tuple[str | None, ...]:
+        return tuple(printed(row[number], attribute.type) for number, attribute in self.attributes.items())
+
+    def _default(self, wanted: bool) -> str | None:
+        return f"default {next(self.values)}" if wanted else None
 
     def _create(self, name: str, type: ColumnType, missing: str | None = None) -> None:
         self.highest += 1
@@ -198,11 +237,18 @@ class Copy:
         self.look()
         self.copy("first")
 
-    def look(self, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Read the catalog; something may happen before it is said where that was."""
-        facts = self.source.facts(self.source.now)
-        meanwhile()
-        self.seen = replace(facts, lsn=Lsn(self.source.now))
+    def look(self, meanwhile: Callable[[], object] = lambda: None, *, late: bool = False) -> None:
+        """Read the catalog; something may happen before it is said where that was, or (`late`) before it is
+        read."""
+        begun = self.source.now
+        if late:
+            meanwhile()
+        facts = self.source.facts(begun)
+        if not late:
+            meanwhile()
+        before = getattr(self, "seen", None)
+        same = before is not None and replace(before, begun=facts.begun, lsn=facts.lsn) == facts
+        self.seen = replace(facts, lsn=before.lsn if before and same else Lsn(self.source.now))
 
     def copy(self, why: str) -> None:
         """Under a snapshot of now, with a look of its own: the stream does not get to know of it."""
@@ -241,7 +287,11 @@ class Copy:
         self._note()
         pending = any(change.commit >= self.position for change in self.source.changes)
         reached = self.position if pending else self.source.now
-        if self.seen.lsn.value > reached or not evolution.is_newer(self.seen, self.known):
+        if not evolution.is_due(self.seen, self.known, Lsn(reached)):
+            return
+        if evolution.is_outrun(self.seen, Lsn(self.position)):
+            self.look()
+            self.settle()
             return
         evolved = evolution.look(self.schema, self.known, self.seen)
         if isinstance(evolved, CopyAnew):
@@ -270,6 +320,7 @@ class Copy:
         for row in self.rows.values():
             carry_out(evolved.change, row)
             assert row.keys() == set(schema.column_names)
+            assert all(is_printed(row[column.name], column.type) for column in schema.columns)
         self.schema, self.known = schema, evolved.detail
 
 

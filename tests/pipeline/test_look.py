@@ -53,10 +53,12 @@ def test_only_a_table_that_changed_is_asked_about(source: Database, look: Callab
     idle = Counting.count
     assert all(second.tables[id].schema is table.schema for id, table in first.tables.items())
     assert second.lsn >= first.lsn
-    assert {table.lsn for table in second.tables.values()} == {second.lsn}
+    assert {table.lsn for table in second.tables.values()} == {first.lsn}
+    assert all(table.begun >= first.lsn for table in second.tables.values())
     source.execute("alter table t7 rename a to b")
     third = look()
     assert only(third, "t7").schema.column_names == ("id", "b")
+    assert only(third, "t7").lsn == third.lsn > only(third, "t7").begun
     assert [
         t.schema.name.name for id, t in third.tables.items() if t.schema is not second.tables[id].schema
     ] == ["t7"]

@@ -55,6 +55,18 @@ def is_newer(now: Facts, known: Mapping[str, Any]) -> bool:
     return now.begun > (Lsn.parse(known["lsn"]) if "lsn" in known else ZERO)
 
 
+def is_due(now: Facts, known: Mapping[str, Any], reached: Lsn) -> bool:
+    """Whether what the catalog says is to be compared with what is known: all changes from before it said so
+    have been applied, and nothing that is known is newer."""
+    return now.lsn <= reached and is_newer(now, known)
+
+
+def is_outrun(now: Facts, applied: Lsn) -> bool:
+    """Whether changes were applied that came after the catalog was read: they may look as the old ones did
+    and belong to a schema that is newer still. The catalog has to be read again."""
+    return now.begun < applied
+
+
 def follow(
     old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts | None
 ) -> Followed | CopyAnew:
@@ -86,8 +98,8 @@ def follow(
 
 
 def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Followed | CopyAnew | None:
-    """From `old` to what the catalog says, where every change before it has been applied. None where nothing
-    is to be done and nothing to be remembered."""
+    """From `old` to what the catalog says, where every change before it has been applied, and none after it.
+    None where nothing is to be done and nothing to be remembered."""
     certain = now.detail()
     if same(old, now.schema) and all(known.get(key) == certain[key] for key in certain if key != "lsn"):
         return None

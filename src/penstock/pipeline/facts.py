@@ -48,9 +48,11 @@ class Facts:
     row_filter: str | None
     bytes: int
     begun: Lsn
-    """Where the WAL was before the catalog was read: a schema that a change before it has is not missed."""
+    """Where the WAL was before the catalog was read last: a schema that a change before it has is not
+    missed."""
     lsn: Lsn
-    """Where the WAL was afterwards: changes from there on may belong to another schema."""
+    """Where the WAL was after the catalog had said so first: changes from there up to `begun` are of this
+    schema, later ones may belong to another."""
     member: frozenset[str] = frozenset()
     """What makes it published: none of these is the same if it was not for a while."""
     leaves: Mapping[str, str] = field(default_factory=dict)

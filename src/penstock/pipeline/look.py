@@ -51,7 +51,10 @@ class Look:
                 found = self._described(connection, selection)
         lsn = wal_position(connection)  # after all that was read
         measured = self._measured(connection, found)
-        self._known = {id: replace(table, begun=begun, lsn=lsn) for id, table in measured.items()}
+        self._known = {
+            id: replace(table, begun=begun, lsn=min(table.lsn, lsn) if self._is_same(table) else lsn)
+            for id, table in measured.items()
+        }
         ours = self._source.tables.is_ours  # a publication of all tables has them, too
         return Found(
             {id: table for id, table in self._known.items() if not ours(table.schema.name)},
@@ -70,6 +73,10 @@ class Look:
         before = self._known.get(table)
         return before is not None and before.mark == mark
 
+    def _is_same(self, table: Facts) -> bool:
+        """Whether it is just as it was at the last look."""
+        return table is self._known.get(table.id)
+
     def _measured(self, connection: Connection, found: dict[TableId, Facts]) -> dict[TableId, Facts]:
         """With the sizes of tables that are new, and with the partitions that begin empty."""
         new = found.keys() - self._known.keys()
@@ -77,7 +84,7 @@ class Look:
         come = {
             id: {int(leaf) for leaf, rows in table.leaves.items() if self._leaves(id).get(leaf) != rows}
             for id, table in found.items()
-            if table is not self._known.get(id)
+            if not self._is_same(table)
         }
         empty = catalog.empty(connection, {leaf for leaves in come.values() for leaf in leaves})
         return {

@@ -37,9 +37,10 @@ from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.beginning import Beginning
 from penstock.pipeline.changes import Changes
 from penstock.pipeline.drive import Drive
-from penstock.pipeline.evolution import CopyAnew, is_newer
-from penstock.pipeline.facts import Mark
+from penstock.pipeline.evolution import CopyAnew, is_due, is_outrun
+from penstock.pipeline.facts import Facts, Mark
 from penstock.pipeline.feed import Feed
+from penstock.pipeline.look import Found
 from penstock.pipeline.places import Places
 from penstock.pipeline.reload import Reloads, may_begin, reload_at_once
 from penstock.pipeline.tables import RELOAD, Tables
@@ -336,10 +337,10 @@ class Stream:
 
     def _follow(self, state: TableState, reached: Lsn) -> None:
         """Follow what the catalog says where the stream has nothing to say, up to where it was read."""
-        facts = self.feed.found.tables.get(state.key.table)
-        if facts is None or facts.lsn > reached or not is_newer(facts, state.detail):
-            return
-        if self._agreed.get(state.key.table) == (facts.mark, state.version):
+        facts = self._due(state, self.feed.found, reached)
+        if facts is not None and is_outrun(facts, self.position):
+            facts = self._due(state, self.feed.discover(), reached)
+        if facts is None or is_outrun(facts, self.position):
             return
         found = self.changes.described(state, facts, reached)
         if isinstance(found, CopyAnew):
@@ -350,6 +351,13 @@ class Stream:
             self._agreed[state.key.table] = (facts.mark, state.version)
         else:
             self._change_schema(state, *found, reached)
+
+    def _due(self, state: TableState, found: Found, reached: Lsn) -> Facts | None:
+        """What the catalog says of a table, if there may be something in it to follow now."""
+        facts = found.tables.get(state.key.table)
+        if facts is None or not is_due(facts, state.detail, reached):
+            return None
+        return None if self._agreed.get(state.key.table) == (facts.mark, state.version) else facts
 
     def _change_schema(
         self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn
