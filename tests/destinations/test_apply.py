@@ -12,7 +12,8 @@ import pytest
 
 from penstock.changes.versions import Truncated, Versions, versions
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.postgres import PostgresTarget, apply, few, stage, writing
+from penstock.destinations.postgres import PostgresTarget
+from penstock.destinations.postgres.write import apply, few_rows, staging, tasks
 from penstock.destinations.protocol import Kind
 from penstock.model import TableSchema
 from penstock.model.errors import PenstockError
@@ -41,7 +42,7 @@ def by_spark(target: PostgresTarget, batch: ChangeBatch) -> Sequence[object]:
 
 def staged(target: PostgresTarget, batch: ChangeBatch) -> Sequence[object]:
     """As a task does, but as if there were many rows: in several pieces, through staging tables."""
-    outcome = writing.write_batch(writing.Batch(target._endpoint, batch))
+    outcome = tasks.write_batch(tasks.Batch(target._endpoint, batch))
     assert not isinstance(outcome, PenstockError), outcome
     return outcome
 
@@ -49,8 +50,8 @@ def staged(target: PostgresTarget, batch: ChangeBatch) -> Sequence[object]:
 @pytest.fixture(params=[by_spark, staged])
 def write(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
     if request.param is staged:
-        monkeypatch.setattr(few, "ROWS", -1)
-        monkeypatch.setattr(stage, "LARGE", 1)
+        monkeypatch.setattr(few_rows, "ROWS", -1)
+        monkeypatch.setattr(staging, "LARGE", 1)
         monkeypatch.setattr(apply, "CHUNK_ROWS", 1)
     found: Write = request.param
     return found
@@ -123,7 +124,7 @@ def test_a_transaction_in_pieces_comes_to_the_same_versions(
 
     monkeypatch.setattr(apply, "versions", counted)
     monkeypatch.setattr(apply, "CHUNK_ROWS", piece)
-    monkeypatch.setattr(stage, "LARGE", 1)
+    monkeypatch.setattr(staging, "LARGE", 1)
     given.deliver(KEYED, kind=Kind.HISTORY)
     given.spool.learn(WHOLE)
     target = given.target()

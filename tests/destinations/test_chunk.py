@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.destinations.postgres.chunk import whole_transactions
+from penstock.destinations.postgres.write.chunk import whole_transactions
 
 TRANSACTIONS = st.lists(st.integers(1, 12), max_size=8)
 """How many rows each has."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.config import load
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.files.export import Sheet
+from penstock.destinations.files.full_copy import Sheet
 from penstock.destinations.files.target import FilesTarget
 from penstock.model.ddl import END, START
 from penstock.pipeline.reload import Reloads

@@ -10,7 +10,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from penstock.destinations.files.changes import COLUMNS
+from penstock.destinations.files.change_lines import COLUMNS
 from penstock.destinations.files.snowflake import MOST_FILES, Export, ExportedFile, script, type_of
 
 GOLDEN = Path(__file__).parent / "snowflake"

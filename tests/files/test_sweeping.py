@@ -8,7 +8,7 @@ import pytest
 
 from penstock.config import load
 from penstock.destinations.files import target
-from penstock.destinations.files.books import Books
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.files.target import FilesTarget
 from tests.bed import Database
@@ -21,14 +21,14 @@ def test_one_source_does_not_keep_the_files_of_another(
 ) -> None:
     looked_at: list[str] = []
 
-    def expire(_storage: Storage, books: Books, _days: float) -> None:
-        looked_at.append(books.stream.source)
+    def expire(_storage: Storage, records: SourceRecords, _days: float) -> None:
+        looked_at.append(records.stream.source)
 
     monkeypatch.setattr(target, "expire", expire)
     sources = [{"name": name, "dsn": source.dsn} for name in ("eu", "us")]
     config = load(configuration(tmp_path, source, to_files(tmp_path / "files"), sources=sources))
     files = FilesTarget(config, config.destinations[0])
     for _ in range(3):
-        for books in files._books.values():
-            files._clean_up(books)
+        for records in files._records.values():
+            files._clean_up(records)
     assert looked_at == ["eu", "us"]

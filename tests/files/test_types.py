@@ -13,7 +13,7 @@ import yaml
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from penstock.destinations.files import description
+from penstock.destinations.files import schema_yml
 from penstock.destinations.protocol import Delivery
 from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.phases import Phase
@@ -136,7 +136,7 @@ def described(
         )
         schema = TableSchema(TableId(oid), 1, table.name, ReplicaIdentity.DEFAULT, columns)
         delivery = Delivery("source", schema, table.name, primary_key=("id",), computed=frozenset(made))
-        text = description.document(connection, table, delivery, 3, Lsn.parse("0/ABC"))
+        text = schema_yml.document(connection, table, delivery, 3, Lsn.parse("0/ABC"))
     found: dict[str, Any] = yaml.safe_load(text)
     return found
 

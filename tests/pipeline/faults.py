@@ -25,7 +25,7 @@ import pytest
 
 import penstock
 from penstock.capture import launch
-from penstock.destinations.files.books import Books
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.postgres import endpoint
 from penstock.model.errors import ConnectionFailed, SpoolUnreachable, StateUnreachable, StorageFailed
@@ -37,7 +37,7 @@ from penstock.state.database import Database as StateDatabase
 
 PACKAGE = str(Path(penstock.__file__).parent)
 CAPTURE = (f"{PACKAGE}/capture/process", f"{PACKAGE}/capture/worker")
-PASSED_OVER = ("state/", "spool/", "destinations/postgres/endpoint", "destinations/files/books")
+PASSED_OVER = ("state/", "spool/", "destinations/postgres/endpoint", "destinations/files/source_records")
 """Where calls are passed on, not made."""
 DEPTH = 4
 """Functions that tell where a call comes from."""
@@ -177,8 +177,8 @@ class Faults:
             (StateDatabase, "reading", "state read", state_fails),
             (Manifest, "transaction", "manifest written", spool_fails),
             (endpoint, "session", "destination written", connection_fails),
-            (Books, "transaction", "books written", connection_fails),
-            (Books, "aside", "books written aside", connection_fails),
+            (SourceRecords, "transaction", "records written", connection_fails),
+            (SourceRecords, "aside", "records written aside", connection_fails),
         ]
         for owner, name, call, error in calls:
             patch.setattr(owner, name, self.around_context(call, getattr(owner, name), error))

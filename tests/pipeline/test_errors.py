@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.config import load
-from penstock.destinations.postgres import guarding
+from penstock.destinations.postgres.table import trust
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import StateInUse
 from penstock.model.phases import Phase
@@ -154,7 +154,7 @@ def test_a_reader_who_keeps_a_truncate_waiting_delays_that_table_alone_and_for_a
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guarding, "_WAIT", sql.SQL("set local lock_timeout = '100ms'; "))
+    monkeypatch.setattr(trust, "_WAIT", sql.SQL("set local lock_timeout = '100ms'; "))
     source.execute(
         "create table t (id integer primary key)",
         "create table u (id integer primary key)",

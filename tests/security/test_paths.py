@@ -11,11 +11,11 @@ import pytest
 
 from penstock.cli.snowflake import _export
 from penstock.config import load
-from penstock.destinations.files.books import Books
+from penstock.destinations.files.cleanup import expire
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.registry import Registry
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
-from penstock.destinations.files.sweeping import expire
 from penstock.destinations.ledger import Stream
 from penstock.model import TableName
 from penstock.model.errors import ConfigError, StorageFailed
@@ -91,8 +91,8 @@ def test_a_base_path_that_is_itself_a_link_is_none_of_these(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def books(database: Database) -> Any:
-    made = Books(
+def records(database: Database) -> Any:
+    made = SourceRecords(
         database.dsn, Stream("test", "lake", "source"), Registry("cdc_registry", "test", "lake", True)
     )
     made.open()
@@ -101,7 +101,7 @@ def books(database: Database) -> Any:
 
 
 def test_a_consumer_cannot_have_files_elsewhere_removed(
-    database: Database, storage: Storage, books: Books, tmp_path: Path
+    database: Database, storage: Storage, records: SourceRecords, tmp_path: Path
 ) -> None:
     database.execute(
         "drop role if exists reader; create role reader",
@@ -119,7 +119,7 @@ def test_a_consumer_cannot_have_files_elsewhere_removed(
             cursor.executemany(
                 "insert into cdc_registry.removals values (%s)", [(path,) for path in dict.fromkeys(wanted)]
             )
-    expire(storage, books, 7)
+    expire(storage, records, 7)
     assert (tmp_path / "precious" / "file").read_text() == "precious"
     assert (base / OWNER).read_text() == "me"
     assert not (base / "public.t" / "old").exists()
@@ -128,9 +128,9 @@ def test_a_consumer_cannot_have_files_elsewhere_removed(
 
 
 def test_a_consumer_cannot_have_files_elsewhere_read(
-    database: Database, storage: Storage, books: Books, tmp_path: Path
+    database: Database, storage: Storage, records: SourceRecords, tmp_path: Path
 ) -> None:
-    assert books.registry.enabled
+    assert records.registry.enabled
     columns = database.query(
         "select column_name from information_schema.columns where table_name = 'file_log' order by 1"
     )

@@ -12,11 +12,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from penstock.destinations.postgres.follow import follow
-from penstock.destinations.postgres.guarding import guard, unchanged
-from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import close_idle, session
-from penstock.destinations.postgres.tables import with_equalities
+from penstock.destinations.postgres.table.definition import with_equalities
+from penstock.destinations.postgres.table.follow_schema import follow
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.table.trust import guard, unchanged
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
@@ -208,7 +208,7 @@ def test_rows_that_went_to_another_table_which_had_the_name_are_taken_back(
         assert "another table took its place" in str(error)
         connection.execute(back.encode())
         destination.execute("drop trigger w on app.users")
-        place = Place(given.deliveries[USERS.id])
+        place = TargetTable(given.deliveries[USERS.id])
         with session(ordinary, "d") as ours:
             guarded = guard(ours, place)
             connection.execute(swap.encode())
@@ -239,14 +239,14 @@ def test_what_is_looked_at_of_a_table(given: Given, destination: Database, attac
         f"alter table app.new owner to {attacker.role}",
     )
     given.deliver(USERS, ORDERS)
-    users, orders = (Place(given.deliveries[table.id], ours=False) for table in (USERS, ORDERS))
+    users, orders = (TargetTable(given.deliveries[table.id], ours=False) for table in (USERS, ORDERS))
     belongs = f"belongs to {attacker.role}"
     with session(destination.dsn, "d") as ours:
         assert guard(ours, orders).oid
     with pytest.raises(TargetUnfit, match=belongs), session(destination.dsn, "d") as ours:
         guard(ours, users)
     moved = replace(users.delivery, target=TableName("app", "new"))
-    place = Place(moved, source_column="sid", ours=False)
+    place = TargetTable(moved, source_column="sid", ours=False)
     with pytest.raises(TargetUnfit, match=belongs), session(destination.dsn, "d") as ours:
         follow(ours, place, SchemaChange(target=TableName("app", "old")))
     close_idle(destination.dsn)
@@ -302,6 +302,6 @@ def test_the_equality_of_a_domain_is_that_of_what_it_is_at_last(given: Given, de
     )
     given.deliver(table(1, "public.users", {"id": "text", "name": "text", "score": "numeric"}))
     with session(destination.dsn, "d") as ours:
-        place = with_equalities(ours, Place(given.deliveries[USERS.id], ours=False))
+        place = with_equalities(ours, TargetTable(given.deliveries[USERS.id], ours=False))
     close_idle(destination.dsn)
     assert place.equalities == (("id", "public", "="),)

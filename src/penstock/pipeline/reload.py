@@ -46,7 +46,7 @@ PAUSE = 5.0
 
 
 def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
-    """For a destination that keeps no books of reloads: the tables are copied anew, with the store for
+    """For a destination that keeps no records of reloads: the tables are copied anew, with the store for
     witness."""
     for marker in markers:
         state = stream.tables.get(marker.table)
@@ -87,7 +87,7 @@ class Reloads:
 
     @classmethod
     def of(cls, stream: Stream) -> Reloads | None:
-        """Of a destination that keeps books of them, at a source that tells of them."""
+        """Of a destination that keeps records of them, at a source that tells of them."""
         records, marker = stream.target.reloads, stream.feed.marker
         return cls(stream, records, marker) if records is not None and marker is not None else None
 

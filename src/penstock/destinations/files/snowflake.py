@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from penstock.destinations.files.changes import COLUMNS
+from penstock.destinations.files.change_lines import COLUMNS
 from penstock.destinations.files.layout import DDL, STREAMING
 
 MOST_FILES = 1000

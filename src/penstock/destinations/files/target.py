@@ -1,7 +1,7 @@
 """Files with a registry as a destination: the driver's part.
 
 Files come first, then, in one transaction at the source, their entries in the registry and how far the stream
-is (`books.py`). What a crash leaves, after each step of a batch:
+is (`source_records.py`). What a crash leaves, after each step of a batch:
 1. some files are written, in folders of their own: nobody knows of them; the next start removes them, or,
    after an error, the next attempt, and the batch, whatever its extent then, is written into other folders;
 2. the transaction is committed: the batch is done.
@@ -19,19 +19,19 @@ import structlog
 from penstock.config import Config, DestinationConfig
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.files import copies, description
-from penstock.destinations.files.books import Books
+from penstock.destinations.files import schema_yml, unfinished_copies
+from penstock.destinations.files.change_files import Writer
+from penstock.destinations.files.cleanup import expire, sweep
 from penstock.destinations.files.compression import Compression
-from penstock.destinations.files.copies import FinishedCopy
-from penstock.destinations.files.export import ExportPart, Sheet, export_part, export_rows
+from penstock.destinations.files.full_copy import ExportPart, Sheet, export_part, export_rows
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.registry import Entry, Registry
 from penstock.destinations.files.reloading import FilesReloading
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
-from penstock.destinations.files.sweeping import expire, sweep
-from penstock.destinations.files.writing import Writer
+from penstock.destinations.files.unfinished_copies import FinishedCopy
 from penstock.destinations.ledger import Known, Stream
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
@@ -62,15 +62,15 @@ class FilesTarget:
         options = self._options
         self._storage = Storage(options.base, destination.name, options.keys, Permissions.of(options))
         self._layout = Layout(self._options.pattern(len(config.sources)), self._options.timestamp_format)
-        self._books = {
-            source.name: Books(
+        self._records = {
+            source.name: SourceRecords(
                 source.conninfo(),
                 Stream(config.pipeline, destination.name, source.name),
                 Registry(kept.schema_name, config.pipeline, destination.name, kept.enabled),
             )
             for source in config.sources
         }
-        self.reloads = FilesReloading(self._books, self._storage, options.reload_coordination)
+        self.reloads = FilesReloading(self._records, self._storage, options.reload_coordination)
         self._writer: Writer
         self._owner = f"pipeline {config.pipeline}, destination {destination.name}"
         self._begun: set[str] = set()
@@ -87,48 +87,50 @@ class FilesTarget:
     def position(self, source: str) -> Lsn | None:
         """Asked for when a source's stream begins, and only then is that source needed: what an earlier run
         left is removed before anything new is written."""
-        books = self._books[source]
+        records = self._records[source]
         if source not in self._begun:
-            books.open()
-            self._storage.claim(self._owner, anew=self._position(books) is None)
-            sweep(self._storage, self._layout, books)
+            records.open()
+            self._storage.claim(self._owner, anew=self._position(records) is None)
+            sweep(self._storage, self._layout, records)
             self._begun.add(source)
-        return self._position(books)
+        return self._position(records)
 
-    def _position(self, books: Books) -> Lsn | None:
-        with books.transaction() as connection:
-            return ledger.position(connection, books.stream)
+    def _position(self, records: SourceRecords) -> Lsn | None:
+        with records.transaction() as connection:
+            return ledger.position(connection, records.stream)
 
     def begin(self, source: str, position: Lsn) -> None:
-        books = self._books[source]
-        with books.transaction() as connection:
-            ledger.lock(connection, books.stream)
-            ledger.move(connection, books.stream, position, None)
+        records = self._records[source]
+        with records.transaction() as connection:
+            ledger.lock(connection, records.stream)
+            ledger.move(connection, records.stream, position, None)
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
-        books = self._books[source]
-        with books.transaction() as connection:
-            return ledger.recorded(connection, books.stream)
+        records = self._records[source]
+        with records.transaction() as connection:
+            return ledger.recorded(connection, records.stream)
 
     # Full copies
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
-        books = self._books[source]
-        with books.transaction() as connection:
-            books.registry.expect(connection, tables)
+        records = self._records[source]
+        with records.transaction() as connection:
+            records.registry.expect(connection, tables)
 
     def copy_table(self, copy: TableCopy) -> int:
         delivery = copy.delivery
-        table, books = delivery.table.name, self._books[delivery.source]
+        table, records = delivery.table.name, self._records[delivery.source]
         nothing = copy.rows is None and not copy.ranges
-        with books.aside() as connection:
-            copies.abandon(connection, books.stream, delivery.id, self._storage)
-            batch, folder = self._writer.folder(books, connection, table)
-            copies.begin(connection, books.stream, delivery.id, copy.id, "" if nothing else folder)
-            books.registry.reloading(connection, delivery.table)
+        with records.aside() as connection:
+            unfinished_copies.abandon(connection, records.stream, delivery.id, self._storage)
+            batch, folder = self._writer.folder(records, connection, table)
+            unfinished_copies.begin(
+                connection, records.stream, delivery.id, copy.id, "" if nothing else folder
+            )
+            records.registry.reloading(connection, delivery.table)
         made = None if nothing else self._export(copy, batch, folder)
-        with books.aside() as connection:
-            copies.finish(connection, copy.id, made)
+        with records.aside() as connection:
+            unfinished_copies.finish(connection, copy.id, made)
         return made.rows if made else 0
 
     def _export(self, copy: TableCopy, batch: datetime, folder: str) -> FinishedCopy:
@@ -149,7 +151,7 @@ class FilesTarget:
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
-            text = description.document(connection, described, copy.delivery, rows, copy.lsn)
+            text = schema_yml.document(connection, described, copy.delivery, rows, copy.lsn)
         return FinishedCopy(batch, copy.lsn, rows, data, self._storage.write(f"{folder}/schema.yml", [text]))
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
@@ -161,129 +163,131 @@ class FilesTarget:
     def _deliver_table(self, changes: TableChanges, position: Lsn, copy: str | None) -> None:
         """A table comes to where the stream is: by a copy, if there is one, and by its changes since."""
         delivery = changes.delivery
-        books, table = self._books[delivery.source], delivery.table.name
-        with books.transaction() as connection:
-            stands = ledger.position(connection, books.stream)
-            known = ledger.known(connection, books.stream, delivery.id).get(delivery.id)
+        records, table = self._records[delivery.source], delivery.table.name
+        with records.transaction() as connection:
+            stands = ledger.position(connection, records.stream)
+            known = ledger.known(connection, records.stream, delivery.id).get(delivery.id)
             if copy is not None:
-                books.registry.look_again(connection, table, copies.batch(connection, copy))
+                records.registry.look_again(connection, table, unfinished_copies.batch(connection, copy))
         if ledger.is_done(known, stands, copy, delivery.table.version, position):
             return
-        self._refuse_if_behind(books, stands, ZERO)
+        self._refuse_if_behind(records, stands, ZERO)
         if copy is None:
-            self._refuse_if_behind(books, ledger.stood(known, stands), changes.start)
-        delta, failed = self._writer.write([changes], books)
+            self._refuse_if_behind(records, ledger.stood(known, stands), changes.start)
+        delta, failed = self._writer.write([changes], records)
         for error in failed.values():
             raise error
-        with books.transaction() as connection:
-            stands = ledger.lock(connection, books.stream)
-            known = ledger.known(connection, books.stream, delivery.id).get(delivery.id)
+        with records.transaction() as connection:
+            stands = ledger.lock(connection, records.stream)
+            known = ledger.known(connection, records.stream, delivery.id).get(delivery.id)
             if ledger.is_done(known, stands, copy, delivery.table.version, position):
                 return  # an attempt before, whose commit was on its way
             entries = delta
             if copy is not None:
-                made = copies.take(connection, copy)
+                made = unfinished_copies.take(connection, copy)
                 entries = [*_entries_of(table, made), *delta]
-                self.reloads.log(books).exported(connection, changes, made.rows if made else 0, delta)
-            ends = self._register(books, connection, entries)
+                self.reloads.log(records).exported(connection, changes, made.rows if made else 0, delta)
+            ends = self._register(records, connection, entries)
             own = position if stands != position else None
             copied = copy or (known.copy if known else "")
             now = Known(copied, delivery.table.version, own, None, made=True)
-            ledger.record(connection, books.stream, delivery, now)
-            books.registry.state(connection, delivery.table, "streaming", position)
-        books.registered(delta, ends)
+            ledger.record(connection, records.stream, delivery, now)
+            records.registry.state(connection, delivery.table, "streaming", position)
+        records.registered(delta, ends)
 
     # The stream
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
-        books = self._books[batch.source]
-        reached = self._position(books)
+        records = self._records[batch.source]
+        reached = self._position(records)
         if reached is not None and reached >= batch.end:
-            return self._stopped_before(books, batch)
-        self._refuse_if_behind(books, reached, batch.start)
-        entries, failed = self._writer.write(batch.tables, books, batch.ddl)
-        with books.transaction() as connection:
-            reached = ledger.lock(connection, books.stream)
-            known = ledger.known(connection, books.stream)
+            return self._stopped_before(records, batch)
+        self._refuse_if_behind(records, reached, batch.start)
+        entries, failed = self._writer.write(batch.tables, records, batch.ddl)
+        with records.transaction() as connection:
+            reached = ledger.lock(connection, records.stream)
+            known = ledger.known(connection, records.stream)
             if reached is not None and reached >= batch.end:
                 return _stopped(known, batch)  # by an attempt before, whose commit was on its way
-            ends = self._register(books, connection, entries)
+            ends = self._register(records, connection, entries)
             if batch.markers or batch.refused_markers:
-                names = ledger.names(connection, books.stream)
-                self.reloads.log(books).note(connection, batch.markers, names)
-                self.reloads.log(books).refuse(connection, batch.refused_markers, names)
+                names = ledger.names(connection, records.stream)
+                self.reloads.log(records).note(connection, batch.markers, names)
+                self.reloads.log(records).refuse(connection, batch.refused_markers, names)
             for changes in batch.tables:
                 delivery = changes.delivery
                 copy, error = known[delivery.id].copy, failed.get(delivery.id)
                 now = Known(copy, delivery.table.version, None, None, made=True)
                 if error is not None:
                     now = Known(copy, known[delivery.id].version, batch.start, error, made=True)
-                ledger.record(connection, books.stream, delivery, now)
+                ledger.record(connection, records.stream, delivery, now)
                 mode = "streaming" if error is None else "stopped"
-                books.registry.state(connection, delivery.table, mode, ends.get(delivery.table.name))
-            ledger.move(connection, books.stream, batch.end, batch.complete_through)
-            books.registry.complete(connection, batch.complete_through)
-        books.registered(entries, ends)
-        self._clean_up(books)
+                records.registry.state(connection, delivery.table, mode, ends.get(delivery.table.name))
+            ledger.move(connection, records.stream, batch.end, batch.complete_through)
+            records.registry.complete(connection, batch.complete_through)
+        records.registered(entries, ends)
+        self._clean_up(records)
         return list(failed.items())
 
-    def _stopped_before(self, books: Books, batch: ChangeBatch) -> list[tuple[TableId, PenstockError]]:
-        with books.transaction() as connection:
-            return _stopped(ledger.known(connection, books.stream), batch)
+    def _stopped_before(
+        self, records: SourceRecords, batch: ChangeBatch
+    ) -> list[tuple[TableId, PenstockError]]:
+        with records.transaction() as connection:
+            return _stopped(ledger.known(connection, records.stream), batch)
 
-    def _refuse_if_behind(self, books: Books, stands: Lsn | None, start: Lsn) -> None:
+    def _refuse_if_behind(self, records: SourceRecords, stands: Lsn | None, start: Lsn) -> None:
         """The files that are not in the registry any more are looked for when the stream begins again."""
         try:
             ledger.refuse_if_behind(stands, start)
         except DestinationWentBack:
-            self._begun.discard(books.stream.source)
+            self._begun.discard(records.stream.source)
             raise
 
     def _register(
-        self, books: Books, connection: Connection, entries: Sequence[Entry]
+        self, records: SourceRecords, connection: Connection, entries: Sequence[Entry]
     ) -> dict[TableName, Lsn]:
         shown = [self._storage.shown(entry.file.path) for entry in entries]
-        return books.registry.register(connection, entries, shown)
+        return records.registry.register(connection, entries, shown)
 
-    def _clean_up(self, books: Books) -> None:
+    def _clean_up(self, records: SourceRecords) -> None:
         days = self._options.file_registry.cleanup_after_days
-        source, now = books.stream.source, time.monotonic()
+        source, now = records.stream.source, time.monotonic()
         due = now - self._cleaned.get(source, -CLEANING) >= CLEANING
-        if days and books.registry.enabled and due:
+        if days and records.registry.enabled and due:
             self._cleaned[source] = now
             try:
-                expire(self._storage, books, days)
+                expire(self._storage, records, days)
             except PenstockError as error:  # what is left is found the next time
                 self._log.warning("old files were not removed", error=str(error))
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
-        books = self._books[source]
-        with books.transaction() as connection:
-            ledger.hold(connection, books.stream, table, position, why)
-            books.registry.stop(connection, table)
+        records = self._records[source]
+        with records.transaction() as connection:
+            ledger.hold(connection, records.stream, table, position, why)
+            records.registry.stop(connection, table)
 
     def forget(self, source: str, table: TableId) -> None:
-        books = self._books[source]
-        with books.transaction() as connection:
-            copies.abandon(connection, books.stream, table, self._storage)
-            ledger.forget(connection, books.stream, table)
-            self.reloads.log(books).forget(connection, table)
-            books.registry.forget(connection, table)
+        records = self._records[source]
+        with records.transaction() as connection:
+            unfinished_copies.abandon(connection, records.stream, table, self._storage)
+            ledger.forget(connection, records.stream, table)
+            self.reloads.log(records).forget(connection, table)
+            records.registry.forget(connection, table)
 
     def tear_down(self) -> None:
         """Files stay, and with them `file_log`, which says where they are."""
-        for books in self._books.values():
-            with books.transaction() as connection:
+        for records in self._records.values():
+            with records.transaction() as connection:
                 ledger.create(connection)
-                copies.drop(connection, books.stream)
-                ledger.erase(connection, books.stream)
-                books.registry.erase(connection)
+                unfinished_copies.drop(connection, records.stream)
+                ledger.erase(connection, records.stream)
+                records.registry.erase(connection)
         self._storage.remove_if_possible([OWNER])
         self.close()
 
     def close(self) -> None:
-        for books in self._books.values():
-            books.close()
+        for records in self._records.values():
+            records.close()
 
 
 def _stopped(known: Mapping[TableId, Known], batch: ChangeBatch) -> list[tuple[TableId, PenstockError]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from penstock.config.tables import matches
 from penstock.destinations.ledger import Stream
-from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import session
+from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.protocol import Delivery
 from penstock.model import TableName
 from penstock.postgres.connection import Connection
@@ -33,8 +33,8 @@ class Endpoint:
     def stream(self, source: str) -> Stream:
         return Stream(self.pipeline, self.name, source)
 
-    def place(self, delivery: Delivery, *, ours: bool = True) -> Place:
-        return Place(delivery, self.source_column, ours=ours, trusted=self.trusted_owners)
+    def target(self, delivery: Delivery, *, ours: bool = True) -> TargetTable:
+        return TargetTable(delivery, self.source_column, ours=ours, trusted=self.trusted_owners)
 
     def names(self, table: TableName) -> bool:
         return any(matches(name, table) for name in self.named)

@@ -16,10 +16,11 @@ from penstock.config import DestinationConfig
 from penstock.config.tables import is_for_many
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.postgres import copying, writing
+from penstock.destinations.postgres.copy import full_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import about, close_idle
+from penstock.destinations.postgres.write import tasks
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, are_few, raise_first
 from penstock.model import Lsn, TableId, TableName
@@ -78,45 +79,47 @@ class PostgresTarget:
     def copy_table(self, copy: TableCopy) -> int:
         endpoint, table = self._endpoint, copy.delivery.table.name
         with endpoint.session() as connection, about(table):
-            place = copying.begin(connection, endpoint, copy)
-            format = copying.format_for(connection, place)
+            target = full_copy.begin(connection, endpoint, copy)
+            format = full_copy.format_for(connection, target)
         if copy.rows is not None:
             with explained():
-                told = copying.copy_rows(endpoint, copy.id, place, copy.rows)
+                told = full_copy.copy_rows(endpoint, copy.id, target, copy.rows)
             raise_first(told)
         else:
             parts = [
-                copying.CopyPart(endpoint, copy.id, place, number, copy.conninfo, copy.snapshot, part, format)
+                full_copy.CopyPart(
+                    endpoint, copy.id, target, number, copy.conninfo, copy.snapshot, part, format
+                )
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            self._workers.do(copying.copy_part, parts, here=small)
+            self._workers.do(full_copy.copy_part, parts, here=small)
         with endpoint.session() as connection, about(table):
-            return copying.finish(connection, place, copy.id)
+            return full_copy.finish(connection, target, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
-        work = [writing.Handover(self._endpoint, copy, changes, position)]
-        self._workers.do(writing.hand_over, work, here=are_few([changes]))
+        work = [tasks.Handover(self._endpoint, copy, changes, position)]
+        self._workers.do(tasks.hand_over, work, here=are_few([changes]))
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
-        work = [writing.Handover(self._endpoint, None, changes, position)]
-        self._workers.do(writing.hand_over, work, here=are_few([changes]))
+        work = [tasks.Handover(self._endpoint, None, changes, position)]
+        self._workers.do(tasks.hand_over, work, here=are_few([changes]))
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
         if self._by_table or not batch.tables:
             stopped = self._write_tables(batch)
         else:
             changes = replace(batch, spark=None, messages=())
-            work = [writing.Batch(self._endpoint, changes)]
+            work = [tasks.Batch(self._endpoint, changes)]
             here = self._workers.are_local or are_few(batch.tables)
-            (stopped,) = self._workers.do(writing.write_batch, work, here=here)
+            (stopped,) = self._workers.do(tasks.write_batch, work, here=here)
         return [(one.table, one.error) for one in stopped]
 
-    def _write_tables(self, batch: ChangeBatch) -> list[writing.Stopped]:
+    def _write_tables(self, batch: ChangeBatch) -> list[tasks.Stopped]:
         endpoint = self._endpoint
-        work = [writing.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._workers.do(writing.write_table, work, here=are_few(batch.tables))
-        writing.move_on(endpoint, batch)
+        work = [tasks.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
+        outcomes = self._workers.do(tasks.write_table, work, here=are_few(batch.tables))
+        tasks.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
@@ -128,14 +131,14 @@ class PostgresTarget:
     def forget(self, source: str, table: TableId) -> None:
         stream = self._endpoint.stream(source)
         with self._endpoint.session() as connection:
-            copying.drop(connection, stream, table)
+            full_copy.drop(connection, stream, table)
             ledger.forget(connection, stream, table)
 
     def tear_down(self) -> None:
         with self._endpoint.session() as connection:
             ledger.create(connection)
             for stream in map(self._endpoint.stream, self._sources):
-                copying.drop(connection, stream)
+                full_copy.drop(connection, stream)
                 ledger.erase(connection, stream)
         self.close()
 

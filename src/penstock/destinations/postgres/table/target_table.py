@@ -21,7 +21,7 @@ FIRST, OPEN = "1900-01-01 00:00:00+00", "9999-01-01 00:00:00+00"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TargetTable:
     delivery: Delivery
     source_column: str | None = None
     """None: no other source comes here."""
@@ -72,7 +72,7 @@ class Place:
     def append(self) -> bool:
         return self.delivery.kind is Kind.APPEND
 
-    def at(self, delivery: Delivery) -> Place:
+    def at(self, delivery: Delivery) -> TargetTable:
         return replace(self, delivery=delivery)
 
     def equals(self, column: str) -> sql.Composable:

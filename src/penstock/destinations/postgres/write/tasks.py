@@ -23,12 +23,13 @@ import psycopg
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import Known
-from penstock.destinations.postgres import copying, tables
-from penstock.destinations.postgres.apply import Followed, apply_changes
+from penstock.destinations.postgres.copy import full_copy
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.guarding import UNWRITTEN, check_free, check_rows
-from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import about, of_table
+from penstock.destinations.postgres.table import definition
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.table.trust import UNWRITTEN, check_free, check_rows
+from penstock.destinations.postgres.write.apply import Followed, apply_changes
 from penstock.destinations.protocol import TableChanges
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope
@@ -179,8 +180,8 @@ class TableWriter:
 
     def _apply(self, changes: TableChanges, known: Known | None) -> Known:
         delivery, first = changes.delivery, changes.runs[0].delivery
-        made, before = find_or_make(self.connection, self.endpoint.place(first), known, self.endpoint)
-        apply_changes(self.connection, self.endpoint.place(first, ours=made), changes, before)
+        made, before = find_or_make(self.connection, self.endpoint.target(first), known, self.endpoint)
+        apply_changes(self.connection, self.endpoint.target(first, ours=made), changes, before)
         now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, made)
         if now != known:
             ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, now)
@@ -188,21 +189,21 @@ class TableWriter:
 
 
 def find_or_make(
-    connection: Connection, place: Place, known: Known | None, endpoint: Endpoint
+    connection: Connection, target: TargetTable, known: Known | None, endpoint: Endpoint
 ) -> tuple[bool, Followed]:
     """Whether the table is ours, and what it is like. One that was never written is found or made now."""
     if known is not None and known.version != UNWRITTEN:
         return known.made, Followed(known.version)
-    check_free(connection, endpoint, place.delivery)
-    before = Followed(place.delivery.table.version)
-    if tables.exists(connection, place.name):
-        tables.check(connection, place)
-        check_rows(connection, endpoint, place)
+    check_free(connection, endpoint, target.delivery)
+    before = Followed(target.delivery.table.version)
+    if definition.exists(connection, target.name):
+        definition.check(connection, target)
+        check_rows(connection, endpoint, target)
         return False, before
     if not endpoint.create_tables:
-        raise tables.missing(place)
-    tables.make(connection, place)
-    tables.make_key(connection, place)
+        raise definition.missing(target)
+    definition.make(connection, target)
+    definition.make_key(connection, target)
     return True, before
 
 
@@ -226,14 +227,14 @@ def _hand_over(work: Handover) -> None:
         copy = work.copy or (known.copy if known else "")
         with about(delivery.table.name):
             if work.copy is not None:
-                handed = copying.hand_over(connection, endpoint, copy, made=bool(known and known.made))
+                handed = full_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
                 made, table = handed.ours, handed.delivery.table
                 before = Followed(table.version, table)
             else:
-                made, before = find_or_make(connection, endpoint.place(first), known, endpoint)
+                made, before = find_or_make(connection, endpoint.target(first), known, endpoint)
                 if known is not None and known.position is not None:
                     changes = replace(changes, start=max(changes.start, known.position))
-            apply_changes(connection, endpoint.place(first, ours=made), changes, before)
+            apply_changes(connection, endpoint.target(first, ours=made), changes, before)
         own = work.position if stands != work.position else None
         now = Known(copy, delivery.table.version, own, None, made)
         ledger.record(connection, stream, delivery, now)

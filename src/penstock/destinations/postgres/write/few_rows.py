@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.net import MOVED, Net
-from penstock.destinations.postgres import tables
-from penstock.destinations.postgres.merge import merge, was
-from penstock.destinations.postgres.place import Place, comma
+from penstock.destinations.postgres.table import definition
+from penstock.destinations.postgres.table.target_table import TargetTable, comma
+from penstock.destinations.postgres.write.merge import merge, was
 from penstock.postgres.connection import Connection
 
 ROWS = 500
@@ -32,20 +32,20 @@ Types = tuple[tuple[str, str], ...]
 """Columns of the target with their types."""
 
 
-def are_few(place: Place, net: Net) -> bool:
+def are_few(target: TargetTable, net: Net) -> bool:
     """Whether it is the way for them. What has to be filled in from the table is staged; so are names of
     objects (`regclass`), for which a cast from text is not what their input is."""
     count = net.rows.num_rows + net.deletes.num_rows
     if count > ROWS or net.rows.nbytes > BYTES or len(net.kept.flatten()):
         return False
-    return not any(column.type.base.name.startswith("reg") for column in place.delivery.table.columns)
+    return not any(column.type.base.name.startswith("reg") for column in target.delivery.table.columns)
 
 
-def apply(connection: Connection, place: Place, net: Net) -> None:
-    types = tables.types_of(connection, place.name)
-    statements = _statements(place, tuple((name, type.as_string()) for name, type in types.items()))
+def apply(connection: Connection, target: TargetTable, net: Net) -> None:
+    types = definition.types_of(connection, target.name)
+    statements = _statements(target, tuple((name, type.as_string()) for name, type in types.items()))
     gone = net.deletes
-    if not place.append and net.rows.num_rows:
+    if not target.append and net.rows.num_rows:
         moved = net.origin.filter(pc.equal(net.kind, pa.scalar(MOVED, pa.int8())))
         gone = pa.concat_tables([gone, moved])
     cursor = psycopg.RawCursor(connection)
@@ -64,11 +64,11 @@ class _Statements:
 
 
 @lru_cache(TABLES_KEPT)
-def _statements(place: Place, types: Types) -> _Statements:
+def _statements(target: TargetTable, types: Types) -> _Statements:
     delete = sql.SQL("delete from {} t using {} s where {} and {}").format(
-        place.identifier, _rows(place.key, dict(types), "o"), was(place), place.own("t")
+        target.identifier, _rows(target.key, dict(types), "o"), was(target), target.own("t")
     )
-    return _Statements(delete.as_bytes(), merge(place, _rows(place.columns, dict(types), "c")).as_bytes())
+    return _Statements(delete.as_bytes(), merge(target, _rows(target.columns, dict(types), "c")).as_bytes())
 
 
 def _rows(columns: Sequence[str], types: dict[str, str], letter: str) -> sql.Composable:
@@ -76,8 +76,8 @@ def _rows(columns: Sequence[str], types: dict[str, str], letter: str) -> sql.Com
 
     Without modifiers: a cast to varchar(5) cuts what is too long, where an assignment refuses it.
     """
-    names = [sql.Identifier(f"{letter}{place}") for place in range(len(columns))]
-    given = [sql.SQL("${}::text[]").format(sql.Literal(place)) for place in range(1, len(columns) + 1)]
+    names = [sql.Identifier(f"{letter}{number}") for number in range(len(columns))]
+    given = [sql.SQL("${}::text[]").format(sql.Literal(number)) for number in range(1, len(columns) + 1)]
     cast = [
         sql.SQL("u.{0}::{1} as {0}").format(name, sql.SQL(types.get(column, "text")))
         for name, column in zip(names, columns, strict=True)

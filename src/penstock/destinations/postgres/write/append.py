@@ -25,11 +25,11 @@ def additions(changes: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
             np.asarray(pc.fill_null(pc.list_value_length(rows["unchanged"]), 0)) > 0
         )
         begun = 0
-        for place in np.flatnonzero(looks_back).tolist():
-            gathered += _as_new(rows.slice(begun, place - begun))
+        for target in np.flatnonzero(looks_back).tolist():
+            gathered += _as_new(rows.slice(begun, target - begun))
             if gathered:
                 yield gathered
-            gathered, begun = [rows.slice(place, 1)], place + 1
+            gathered, begun = [rows.slice(target, 1)], target + 1
         gathered += _as_new(rows.slice(begun))
     if gathered:
         yield gathered

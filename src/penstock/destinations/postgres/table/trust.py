@@ -18,7 +18,7 @@ from psycopg import sql
 
 from penstock.destinations.ledger import Stream
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.place import Place
+from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.protocol import Delivery
 from penstock.model import TableName
 from penstock.model.errors import TargetShared, TargetUnfit
@@ -55,18 +55,18 @@ class Guarded:
     """Whether these delete or change the other rows when one of its own is deleted."""
 
 
-def guard(connection: Connection, place: Place, name: TableName | None = None) -> Guarded:
+def guard(connection: Connection, target: TargetTable, name: TableName | None = None) -> Guarded:
     """Lock the table, and refuse it if it is somebody's who would gain by what we do to it."""
-    name = name or place.name
+    name = name or target.name
     cursor = connection.execute(
         sql.SQL("{}{}{}").format(
             _WAIT,
-            sql.SQL("") if not place.ours and _is_foreign(connection, name) else _lock(name),
+            sql.SQL("") if not target.ours and _is_foreign(connection, name) else _lock(name),
             _OWNERS.format(
                 schema=sql.Literal(name.schema),
                 name=sql.Literal(name.name),
-                trusted=trusted("l.relowner", place.trusted),
-                steady=trusted("n.nspowner", place.trusted),
+                trusted=trusted("l.relowner", target.trusted),
+                steady=trusted("n.nspowner", target.trusted),
             ),
         )
     )
@@ -83,48 +83,48 @@ def guard(connection: Connection, place: Place, name: TableName | None = None) -
     return Guarded(oid, schema_owner is None, referenced, cascades)
 
 
-def unchanged(connection: Connection, guarded: Guarded, place: Place) -> None:
+def unchanged(connection: Connection, guarded: Guarded, target: TargetTable) -> None:
     """Raise, so that all is rolled back, if it was another table that was written to. While we have it locked
     that one cannot be renamed; but its schema may have had the name for a moment."""
     if guarded.steady:
         return
     row = connection.execute(
         _ANOTHER.format(
-            schema=sql.Literal(place.name.schema),
-            name=sql.Literal(place.name.name),
+            schema=sql.Literal(target.name.schema),
+            name=sql.Literal(target.name.name),
             oid=sql.Literal(guarded.oid),
-            trusted=trusted("c.relowner", place.trusted),
+            trusted=trusted("c.relowner", target.trusted),
         )
     ).fetchone()
     if row is not None:
         raise TargetUnfit(
             "another table took its place while it was written to; nothing was",
-            target=place.name,
+            target=target.name,
             remedy="See who owns the schema and has renamed it; then `penstock retry CONFIG TABLE`",
         )
 
 
-def make_target_schema(connection: Connection, place: Place) -> None:
+def make_target_schema(connection: Connection, target: TargetTable) -> None:
     """The schema of a table that is to be made, if it is missing. A superuser makes none in, or for, just
     anybody's."""
-    make_schema(connection, place.name.schema)
+    make_schema(connection, target.name.schema)
     if not _is_superuser(connection):
         return
     row = connection.execute(
         sql.SQL("select pg_get_userbyid(nspowner) from pg_namespace where nspname = {} and not {}").format(
-            sql.Literal(place.delivery.target.schema), trusted("nspowner", place.trusted)
+            sql.Literal(target.delivery.target.schema), trusted("nspowner", target.trusted)
         )
     ).fetchone()
     if row is not None:
-        raise _somebodys("schema of the table", row[0], place.delivery.target, connection)
+        raise _somebodys("schema of the table", row[0], target.delivery.target, connection)
 
 
-def mark(connection: Connection, place: Place) -> None:
+def mark(connection: Connection, target: TargetTable) -> None:
     """So that it is known for ours when nothing else is remembered of it."""
-    connection.execute(sql.SQL("comment on table {} is {}").format(place.identifier, sql.Literal(MARK)))
+    connection.execute(sql.SQL("comment on table {} is {}").format(target.identifier, sql.Literal(MARK)))
 
 
-def is_made(connection: Connection, stream: Stream, place: Place) -> bool:
+def is_made(connection: Connection, stream: Stream, target: TargetTable) -> bool:
     """Whether the table that is there was made by us, for a table of the source's that had the name before:
     it is then ours to alter, unless another stream delivers to it as well."""
     row = connection.execute(
@@ -138,21 +138,21 @@ def is_made(connection: Connection, stream: Stream, place: Place) -> bool:
                               where target = {target} and (pipeline, destination, source) <> ({stream}))
             """
         ).format(
-            schema=sql.Literal(place.name.schema),
-            name=sql.Literal(place.name.name),
+            schema=sql.Literal(target.name.schema),
+            name=sql.Literal(target.name.name),
             mark=sql.Literal(MARK),
-            trusted=trusted("c.relowner", place.trusted),
-            target=sql.Literal(str(place.name)),
+            trusted=trusted("c.relowner", target.trusted),
+            target=sql.Literal(str(target.name)),
             stream=sql.SQL(", ").join(map(sql.Literal, stream.key)),
         )
     ).fetchone()
     return row is not None
 
 
-def check_rows(connection: Connection, endpoint: Endpoint, place: Place) -> None:
+def check_rows(connection: Connection, endpoint: Endpoint, target: TargetTable) -> None:
     """A table that has rows which are not from us is not to lose them because somebody at the source makes
     one of that name: unless the operator said that it is meant."""
-    if not endpoint.create_tables or endpoint.names(place.delivery.table.name):
+    if not endpoint.create_tables or endpoint.names(target.delivery.table.name):
         return
     ours = connection.execute(
         """
@@ -166,21 +166,21 @@ def check_rows(connection: Connection, endpoint: Endpoint, place: Place) -> None
                        where target = %(target)s and schema_version <> %(unwritten)s))
         """,
         {
-            "schema": place.name.schema,
-            "name": place.name.name,
+            "schema": target.name.schema,
+            "name": target.name.name,
             "mark": MARK,
-            "target": str(place.name),
+            "target": str(target.name),
             "unwritten": UNWRITTEN,
         },
     ).fetchone()
     if ours is not None:
         return
-    if connection.execute(sql.SQL("select from {} limit 1").format(place.identifier)).fetchone() is not None:
+    if connection.execute(sql.SQL("select from {} limit 1").format(target.identifier)).fetchone() is not None:
         raise TargetUnfit(
             "the table at the destination has rows that Penstock did not write, and would lose them",
-            target=place.name,
+            target=target.name,
             remedy="If they may go, name the table under `tables` of the destination "
-            f"(`{place.delivery.table.name}: {{}}`), or set `create_tables: false`; if not, give the "
+            f"(`{target.delivery.table.name}: {{}}`), or set `create_tables: false`; if not, give the "
             "source's another `target` there; then start again and `penstock retry CONFIG TABLE`",
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
-from penstock.destinations.postgres.place import Place, both
+from penstock.destinations.postgres.table.target_table import TargetTable, both
 from penstock.model import TableName
 from penstock.model.errors import DestinationBusy
 from penstock.postgres.connection import Connection
@@ -28,11 +28,11 @@ _ACTING = """
 """
 
 
-def refuse_if_children(connection: Connection, place: Place) -> None:
+def refuse_if_children(connection: Connection, target: TargetTable) -> None:
     """Raise if rows of other tables reference the table's rows, or we may not see whether they do. Where the
     source emptied those as well, they are empty the next time."""
     for schema, name, columns, readable in connection.execute(
-        _ACTING, (place.name.schema, place.name.name)
+        _ACTING, (target.name.schema, target.name.name)
     ).fetchall():
         referencing = both(sql.SQL("{} is not null").format(sql.Identifier(column)) for column in columns)
         child = sql.SQL("select from {} where {} limit 1").format(sql.Identifier(schema, name), referencing)
@@ -40,7 +40,7 @@ def refuse_if_children(connection: Connection, place: Place) -> None:
             raise DestinationBusy(
                 f"it was emptied at the source, and a foreign key of {TableName(schema, name)} at the "
                 "destination would delete or change the rows there that reference it",
-                target=place.name,
+                target=target.name,
                 remedy="It is tried again by itself, when no row references it. Drop the foreign key, or run "
                 "as a superuser: grant set on parameter session_replication_role to …",
             )

@@ -20,7 +20,7 @@ from penstock.postgres.connection import Connection, connect, explain
 
 
 @dataclass(slots=True)
-class Books:
+class SourceRecords:
     conninfo: str
     stream: Stream
     registry: Registry
@@ -29,7 +29,7 @@ class Books:
     _connection: Connection | None = None
 
     def __repr__(self) -> str:
-        return f"Books({self.stream})"
+        return f"SourceRecords({self.stream})"
 
     def open(self) -> None:
         with self.transaction() as connection:

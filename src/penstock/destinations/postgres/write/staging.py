@@ -16,9 +16,9 @@ import pyarrow as pa
 from psycopg import sql
 
 from penstock.changes.copy_text import copy_text
-from penstock.destinations.postgres.ahead import ahead
-from penstock.destinations.postgres.merge import origin, value
-from penstock.destinations.postgres.place import Place, comma
+from penstock.destinations.postgres.table.target_table import TargetTable, comma
+from penstock.destinations.postgres.write.merge import origin, value
+from penstock.destinations.prefetch import ahead
 from penstock.postgres.connection import Connection
 
 LARGE = 5000
@@ -33,9 +33,11 @@ Values: TypeAlias = pa.StringArray | pa.ChunkedArray
 class Stage:
     """A context: the table is there inside, and at the latest gone with the transaction."""
 
-    def __init__(self, connection: Connection, place: Place, extra: Sequence[sql.Composable] = ()) -> None:
+    def __init__(
+        self, connection: Connection, target: TargetTable, extra: Sequence[sql.Composable] = ()
+    ) -> None:
         self.connection = connection
-        self.place = place
+        self.target = target
         self.identifier = sql.Identifier("pg_temp", f"penstock_stage_{next(_numbers)}")
         self._extra = extra
 
@@ -50,18 +52,18 @@ class Stage:
             self.drop()
 
     def make(self) -> None:
-        place = self.place
+        target = self.target
         values = [
             sql.SQL("t.{} as {}").format(sql.Identifier(name), value(number))
-            for number, name in enumerate(place.columns)
+            for number, name in enumerate(target.columns)
         ]
         origins = [
             sql.SQL("t.{} as {}").format(sql.Identifier(name), origin(number))
-            for number, name in enumerate(place.key)
+            for number, name in enumerate(target.key)
         ]
         self.connection.execute(
             sql.SQL("create temp table {} on commit drop as select {} from {} t with no data").format(
-                self.identifier, comma([*values, *origins, *self._extra]), place.identifier
+                self.identifier, comma([*values, *origins, *self._extra]), target.identifier
             )
         )
 
@@ -74,13 +76,13 @@ class Stage:
         copied = copy_in(
             self.connection, self.identifier, [name for name, _ in given], [values for _, values in given]
         )
-        if copied >= LARGE and self.place.key:
+        if copied >= LARGE and self.target.key:
             self.connection.execute(sql.SQL("analyze {} ({})").format(self.identifier, comma(self._keys())))
         return copied
 
     def _keys(self) -> list[sql.Identifier]:
-        key = self.place.key
-        values = [value(self.place.columns.index(name)) for name in key]
+        key = self.target.key
+        values = [value(self.target.columns.index(name)) for name in key]
         return values + [origin(number) for number in range(len(key))]
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 
-from penstock.destinations.files import ddl, sweeping
-from penstock.destinations.files.books import Books
-from penstock.destinations.files.changes import Lines
+from penstock.destinations.files import cleanup, ddl_txt
+from penstock.destinations.files.change_lines import Lines
 from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.layout import DDL, STREAMING, Layout, next_batch
 from penstock.destinations.files.registry import Entry
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage, Written
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.work import Workers, are_few, raise_first
@@ -72,7 +72,7 @@ class _Planned:
 
     batch: datetime
     job: ChangesFile
-    told: ddl.Told
+    told: ddl_txt.Told
 
     @property
     def table(self) -> TableId:
@@ -87,14 +87,16 @@ class Writer:
     workers: Workers
 
     def write(
-        self, tables: Sequence[TableChanges], books: Books, recorded: Sequence[DdlEvent] = ()
+        self, tables: Sequence[TableChanges], records: SourceRecords, recorded: Sequence[DdlEvent] = ()
     ) -> tuple[list[Entry], dict[TableId, PenstockError]]:
         """Write the files of these changes; what is to be registered, and which tables could not be
         written. Until they are registered they are drafts. If the error is not one table's, nothing stays."""
-        sweeping.remove_drafts(self.storage, books)
-        with books.transaction() as connection:
-            planned = [one for changes in tables for one in self._plan(books, connection, changes, recorded)]
-        books.drafts.update(one.job.folder for one in planned)
+        cleanup.remove_drafts(self.storage, records)
+        with records.transaction() as connection:
+            planned = [
+                one for changes in tables for one in self._plan(records, connection, changes, recorded)
+            ]
+        records.drafts.update(one.job.folder for one in planned)
         said = self.workers.ask(write_changes, [one.job for one in planned], here=are_few(tables))
         pairs = list(zip(planned, said, strict=True))
         failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
@@ -105,26 +107,32 @@ class Writer:
             ]
         except PenstockError:
             with suppress(PenstockError):  # what stays is removed before the next attempt
-                sweeping.remove_folders(self.storage, [one.job.folder for one in planned])
+                cleanup.remove_folders(self.storage, [one.job.folder for one in planned])
             raise
-        books.drafts.difference_update(one.job.folder for one, told in pairs if not (told or one.told))
+        records.drafts.difference_update(one.job.folder for one, told in pairs if not (told or one.told))
         return entries, failed
 
-    def folder(self, books: Books, connection: Connection, table: TableName) -> tuple[datetime, str]:
+    def folder(
+        self, records: SourceRecords, connection: Connection, table: TableName
+    ) -> tuple[datetime, str]:
         """The timestamp and the folder of a table's next batch."""
-        last = books.registry.last(connection, table)
+        last = records.registry.last(connection, table)
         batch = next_batch(datetime.now(UTC), last.batch)
-        folder = self.layout.folder(books.stream.source, table, batch)
-        while not books.registry.enabled and self.storage.names(
+        folder = self.layout.folder(records.stream.source, table, batch)
+        while not records.registry.enabled and self.storage.names(
             folder
         ):  # an earlier run's, which nobody noted
             batch += timedelta(seconds=1)
-            folder = self.layout.folder(books.stream.source, table, batch)
-        books.registry.took(table, batch)
+            folder = self.layout.folder(records.stream.source, table, batch)
+        records.registry.took(table, batch)
         return batch, folder
 
     def _plan(
-        self, books: Books, connection: Connection, changes: TableChanges, recorded: Sequence[DdlEvent]
+        self,
+        records: SourceRecords,
+        connection: Connection,
+        changes: TableChanges,
+        recorded: Sequence[DdlEvent],
     ) -> Iterator[_Planned]:
         """What was recorded is told with the first change of columns, or else with the last run."""
         runs = changes.runs
@@ -132,11 +140,11 @@ class Writer:
         for place, run in enumerate(runs):
             table = run.delivery.table.name
             events = [event for event in recorded if event.table == run.delivery.id]
-            told = ddl.Told(
+            told = ddl_txt.Told(
                 tuple(events) if place == follows else (),
-                ddl.statements(connection, run.delivery.table, run.follow) if run.follow else (),
+                ddl_txt.statements(connection, run.delivery.table, run.follow) if run.follow else (),
             )
-            batch, folder = self.folder(books, connection, table)
+            batch, folder = self.folder(records, connection, table)
             yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), told)
 
     def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[Entry]:

@@ -11,31 +11,40 @@ from datetime import datetime
 
 from psycopg import sql
 
-from penstock.destinations.postgres import tables
-from penstock.destinations.postgres.follow import align
-from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, both, comma, names
-from penstock.destinations.postgres.whole import as_text
+from penstock.destinations.postgres.table import definition
+from penstock.destinations.postgres.table.follow_schema import align
+from penstock.destinations.postgres.table.target_table import (
+    DELETED,
+    END,
+    OPEN,
+    START,
+    TargetTable,
+    both,
+    comma,
+    names,
+)
+from penstock.destinations.postgres.write.keyless import as_text
 from penstock.model.errors import TargetUnfit
 from penstock.postgres.connection import Connection
 
 
-def replace_rows(connection: Connection, aside: Place, target: Place, begun: datetime) -> None:
+def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable, begun: datetime) -> None:
     """The rows of `aside` into `target`. `begun` is when the copy was."""
     if target.history:
         align(connection, target)
-        _new_versions(connection, aside, tables.with_traits(connection, target), begun)
+        _new_versions(connection, aside, definition.with_traits(connection, target), begun)
     elif target.append:
         align(connection, target)
-        _upsert(connection, aside, tables.with_traits(connection, target))
+        _upsert(connection, aside, definition.with_traits(connection, target))
     elif target.referenced:
-        _exchange(connection, aside, tables.with_traits(connection, target))
+        _exchange(connection, aside, definition.with_traits(connection, target))
     else:
         connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
         align(connection, target)
-        _insert(connection, aside, tables.with_traits(connection, target), sql.SQL("true"))
+        _insert(connection, aside, definition.with_traits(connection, target), sql.SQL("true"))
 
 
-def _exchange(connection: Connection, aside: Place, target: Place) -> None:
+def _exchange(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
     """Rows that the source still has stay where they are: others may reference them, and would go as well."""
     if not target.key:
         raise TargetUnfit(
@@ -53,8 +62,10 @@ def _exchange(connection: Connection, aside: Place, target: Place) -> None:
     _upsert(connection, aside, target)
 
 
-def _insert(connection: Connection, aside: Place, target: Place, condition: sql.Composable) -> None:
-    columns = [*tables.defaults(target), *target.written]
+def _insert(
+    connection: Connection, aside: TargetTable, target: TargetTable, condition: sql.Composable
+) -> None:
+    columns = [*definition.defaults(target), *target.written]
     connection.execute(
         sql.SQL("insert into {} ({}) overriding system value select {} from {} a where {}").format(
             target.identifier, names(columns), _of("a", columns), aside.identifier, condition
@@ -62,7 +73,7 @@ def _insert(connection: Connection, aside: Place, target: Place, condition: sql.
     )
 
 
-def _upsert(connection: Connection, aside: Place, target: Place) -> None:
+def _upsert(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
     """Rows that are there are brought up to date, others added; without key, those that are not there yet."""
     if not target.key:
         found = sql.SQL("exists (select from {} t where {} and {} = {})").format(
@@ -81,7 +92,7 @@ def _upsert(connection: Connection, aside: Place, target: Place) -> None:
     _insert(connection, aside, target, sql.SQL("not {}").format(_there(target)))
 
 
-def _new_versions(connection: Connection, aside: Place, target: Place, begun: datetime) -> None:
+def _new_versions(connection: Connection, aside: TargetTable, target: TargetTable, begun: datetime) -> None:
     """What changed while nobody looked, changed when the copy was begun."""
     there = connection.execute(
         sql.SQL("select exists (select from {} t where {})").format(target.identifier, target.own("t"))
@@ -113,20 +124,20 @@ def _new_versions(connection: Connection, aside: Place, target: Place, begun: da
     _insert(connection, aside, target, sql.SQL("not {}").format(_there(target, is_open)))
 
 
-def _there(target: Place, condition: sql.Composable | None = None) -> sql.Composable:
+def _there(target: TargetTable, condition: sql.Composable | None = None) -> sql.Composable:
     """That the target has the row of `a`, by its key."""
     return sql.SQL("exists (select from {} t where {} and {} and {})").format(
         target.identifier, _same_key(target), target.own("t"), condition or sql.SQL("true")
     )
 
 
-def _same_key(target: Place) -> sql.Composable:
+def _same_key(target: TargetTable) -> sql.Composable:
     return both(
         sql.SQL("t.{0} {1} a.{0}").format(sql.Identifier(name), target.equals(name)) for name in target.key
     )
 
 
-def _text(alias: str, target: Place) -> sql.Composable:
+def _text(alias: str, target: TargetTable) -> sql.Composable:
     return as_text(
         [sql.SQL("{}.{}").format(sql.Identifier(alias), sql.Identifier(n)) for n in target.written]
     )

@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.versions import Truncated, Versions
-from penstock.destinations.postgres import history
-from penstock.destinations.postgres.clone import keep
-from penstock.destinations.postgres.merge import value
-from penstock.destinations.postgres.place import Place, both, comma
-from penstock.destinations.postgres.refusal import first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
-from penstock.destinations.postgres.stage import Stage, Values
+from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
+from penstock.destinations.postgres.write import history
+from penstock.destinations.postgres.write.clone import keep
+from penstock.destinations.postgres.write.merge import value
+from penstock.destinations.postgres.write.refused_row import first_refused, refused
+from penstock.destinations.postgres.write.staging import Stage, Values
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection
 
@@ -57,23 +57,23 @@ class Piece:
     """None: the transaction ends."""
 
 
-def apply(connection: Connection, place: Place, piece: Piece) -> int:
+def apply(connection: Connection, target: TargetTable, piece: Piece) -> int:
     """How many versions were written or closed. A row that is refused is told with its key."""
     stage = piece.transaction.stage
     if stage is None:
-        stage = piece.transaction.stage = _begin(connection, place)
+        stage = piece.transaction.stage = _begin(connection, target)
     if piece.step is None:
         piece.transaction.stage = None
         return _end(stage)
     if isinstance(piece.step, Truncated):
         connection.execute(sql.SQL("truncate {}").format(stage.identifier))
-        return history.close_all(connection, place, piece.step.at)
+        return history.close_all(connection, target, piece.step.at)
     _gather(stage, piece.step)
     return 0
 
 
-def _begin(connection: Connection, place: Place) -> Stage:
-    stage = Stage(connection, place, _LAYOUT)
+def _begin(connection: Connection, target: TargetTable) -> Stage:
+    stage = Stage(connection, target, _LAYOUT)
     stage.make()
     connection.execute(sql.SQL("create index on {} using hash (key)").format(stage.identifier))
     return stage
@@ -86,26 +86,26 @@ def _gather(stage: Stage, step: Versions) -> None:
             if len(step.kept.flatten()) or step.closed.num_rows:
                 _merge(stage, step)
             else:
-                stage.add(_staged(stage.place, step))
+                stage.add(_staged(stage.target, step))
     except psycopg.Error as error:
         if not is_of_a_row(error):
             raise
 
         def attempt(first: int, end: int) -> None:
-            with Stage(connection, stage.place, _LAYOUT) as alone:
-                alone.add(_staged(stage.place, history.part_of(step, first, end)))
+            with Stage(connection, stage.target, _LAYOUT) as alone:
+                alone.add(_staged(stage.target, history.part_of(step, first, end)))
 
-        raise history.row_refused(connection, stage.place, step, error, attempt) from None
+        raise history.row_refused(connection, stage.target, step, error, attempt) from None
 
 
 def _merge(stage: Stage, step: Versions) -> None:
-    with Stage(stage.connection, stage.place, _LAYOUT) as piece:
+    with Stage(stage.connection, stage.target, _LAYOUT) as piece:
         if step.rows.num_rows:
-            piece.add(_staged(stage.place, step))
+            piece.add(_staged(stage.target, step))
         if len(step.kept.flatten()):
             _keep(piece, stage)
         if step.closed.num_rows:
-            piece.add([*history.ended(step.closed), (KEY, _texts(step.closed, stage.place.key))])
+            piece.add([*history.ended(step.closed), (KEY, _texts(step.closed, stage.target.key))])
             _remove(piece, stage)
         stage.connection.execute(
             sql.SQL("insert into {} select * from {} where kind <> 'X'").format(
@@ -114,8 +114,8 @@ def _merge(stage: Stage, step: Versions) -> None:
         )
 
 
-def _staged(place: Place, step: Versions) -> list[tuple[sql.Composable, Values]]:
-    keys = (KEY, _texts(step.rows, place.key)), (ORIGIN, _texts(step.origin, place.key))
+def _staged(target: TargetTable, step: Versions) -> list[tuple[sql.Composable, Values]]:
+    keys = (KEY, _texts(step.rows, target.key)), (ORIGIN, _texts(step.origin, target.key))
     return [*history.staged(step), *keys]
 
 
@@ -132,7 +132,7 @@ def _keep(piece: Stage, stage: Stage) -> None:
         sql.SQL("{0} = case when {1} = any (s.kept) then t.{0} else s.{0} end").format(
             value(number), sql.Literal(number)
         )
-        for number in range(len(stage.place.columns))
+        for number in range(len(stage.target.columns))
     ]
     stage.connection.execute(
         sql.SQL(
@@ -180,7 +180,7 @@ def _end(stage: Stage) -> int:
 
 
 def _refused(stage: Stage, error: psycopg.Error) -> RowRefused:
-    place, connection = stage.place, stage.connection
+    target, connection = stage.target, stage.connection
     with suppress(psycopg.Error), connection.transaction():
         history.close(stage)
 
@@ -199,10 +199,10 @@ def _refused(stage: Stage, error: psycopg.Error) -> RowRefused:
         sql.SQL("select count(*) from {} where kind = 'V'").format(stage.identifier)
     ).fetchall()
     if not count:
-        return refused(place, error, (), ())
+        return refused(target, error, (), ())
     number, alone = first_refused(connection, count, attempt)
-    columns = [sql.SQL("s.{}::text").format(value(place.columns.index(name))) for name in place.key]
+    columns = [sql.SQL("s.{}::text").format(value(target.columns.index(name))) for name in target.key]
     [values] = connection.execute(
         sql.SQL("select {} from {} s").format(comma(columns), numbered(number, number + 1))
     ).fetchall()
-    return refused(place, alone or error, place.key, values)
+    return refused(target, alone or error, target.key, values)

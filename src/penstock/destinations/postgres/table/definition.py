@@ -11,18 +11,18 @@ from dataclasses import replace
 
 from psycopg import sql
 
-from penstock.destinations.postgres.guarding import guard, make_target_schema, mark
-from penstock.destinations.postgres.place import (
+from penstock.destinations.postgres.table.declared_types import FIRST_USER_OID, declared
+from penstock.destinations.postgres.table.target_table import (
     DELETED,
     END,
     FIRST,
     OPEN,
     START,
-    Place,
+    TargetTable,
     comma,
     names,
 )
-from penstock.destinations.postgres.types import FIRST_USER_OID, declared
+from penstock.destinations.postgres.table.trust import guard, make_target_schema, mark
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
 from penstock.postgres.connection import Connection
@@ -63,75 +63,77 @@ def types_of(connection: Connection, table: TableName) -> dict[str, sql.Composab
     return {name: sql.SQL(type) for name, type in rows}
 
 
-def make(connection: Connection, place: Place) -> None:
+def make(connection: Connection, target: TargetTable) -> None:
     """The table as the source's is, without key. A schema that is missing is made with it."""
-    _check_fit(place)
-    make_target_schema(connection, place)
-    required = [] if place.history else place.key  # or the primary key looks through all rows for a NULL
+    _check_fit(target)
+    make_target_schema(connection, target)
+    required = [] if target.history else target.key  # or the primary key looks through all rows for a NULL
     columns = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
-            declared(connection, column.type, place),
+            declared(connection, column.type, target),
             sql.SQL(" not null" if column.name in required else ""),
         )
-        for column in place.delivery.table.columns
+        for column in target.delivery.table.columns
     ]
-    if place.source_column is not None:
-        columns.insert(0, sql.SQL("{} text not null").format(sql.Identifier(place.source_column)))
-    if place.history:
+    if target.source_column is not None:
+        columns.insert(0, sql.SQL("{} text not null").format(sql.Identifier(target.source_column)))
+    if target.history:
         columns += [
             sql.SQL("{} timestamptz not null").format(sql.Identifier(START)),
             sql.SQL("{} timestamptz not null").format(sql.Identifier(END)),
             sql.SQL("{} boolean not null").format(sql.Identifier(DELETED)),
         ]
-    connection.execute(sql.SQL("create table {} ({})").format(place.identifier, comma(columns)))
-    mark(connection, place)
+    connection.execute(sql.SQL("create table {} ({})").format(target.identifier, comma(columns)))
+    mark(connection, target)
 
 
-def make_key(connection: Connection, place: Place) -> None:
+def make_key(connection: Connection, target: TargetTable) -> None:
     """What rows are found by: the primary key, or in a history an index."""
-    key = ([place.source_column] if place.source_column else []) + list(place.key)
-    if not place.key:
+    key = ([target.source_column] if target.source_column else []) + list(target.key)
+    if not target.key:
         return
-    if place.history:
+    if target.history:
         statement = sql.SQL("create index on {} ({})")
         key.append(END)
     else:
         statement = sql.SQL("alter table {} add primary key ({})")
-    connection.execute(statement.format(place.identifier, names(key)))
+    connection.execute(statement.format(target.identifier, names(key)))
 
 
-def defaults(place: Place) -> dict[str, str]:
+def defaults(target: TargetTable) -> dict[str, str]:
     """What a copied row has in the columns that the source does not deliver."""
-    found = {place.source_column: place.delivery.source} if place.source_column else {}
-    return found | ({START: FIRST, END: OPEN, DELETED: "false"} if place.history else {})
+    found = {target.source_column: target.delivery.source} if target.source_column else {}
+    return found | ({START: FIRST, END: OPEN, DELETED: "false"} if target.history else {})
 
 
-def set_defaults(connection: Connection, place: Place, *, on: bool) -> None:
-    for column, value in defaults(place).items():
+def set_defaults(connection: Connection, target: TargetTable, *, on: bool) -> None:
+    for column, value in defaults(target).items():
         change = sql.SQL("set default {}").format(sql.Literal(value)) if on else sql.SQL("drop default")
         connection.execute(
             sql.SQL("alter table {} alter column {} {}").format(
-                place.identifier, sql.Identifier(column), change
+                target.identifier, sql.Identifier(column), change
             )
         )
 
 
-def with_equalities(connection: Connection, place: Place) -> Place:
+def with_equalities(connection: Connection, target: TargetTable) -> TargetTable:
     """Ready for statements that find rows by their key. In a table of ours only a column whose type is not
     PostgreSQL's own has to be asked about; a user's may have any."""
-    key = [column for column in place.delivery.table.columns if column.name in place.key]
-    if place.ours and all(column.type.base.oid < FIRST_USER_OID for column in key):
-        return place
-    rows = connection.execute(_EQUALITIES, (list(place.key), place.name.schema, place.name.name)).fetchall()
-    return replace(place, equalities=tuple((name, schema, operator) for name, schema, operator in rows))
+    key = [column for column in target.delivery.table.columns if column.name in target.key]
+    if target.ours and all(column.type.base.oid < FIRST_USER_OID for column in key):
+        return target
+    rows = connection.execute(
+        _EQUALITIES, (list(target.key), target.name.schema, target.name.name)
+    ).fetchall()
+    return replace(target, equalities=tuple((name, schema, operator) for name, schema, operator in rows))
 
 
-def with_traits(connection: Connection, place: Place) -> Place:
+def with_traits(connection: Connection, target: TargetTable) -> TargetTable:
     """The same, and knowing which columns of a user's table cannot be written as others are."""
-    place = with_equalities(connection, place)
-    if place.ours:
-        return place
+    target = with_equalities(connection, target)
+    if target.ours:
+        return target
     rows = connection.execute(
         """
         select a.attname, a.attgenerated <> ''
@@ -141,12 +143,12 @@ def with_traits(connection: Connection, place: Place) -> Place:
         where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
           and (a.attgenerated <> '' or a.attidentity = 'a')
         """,
-        (place.name.schema, place.name.name),
+        (target.name.schema, target.name.name),
     ).fetchall()
     return replace(
-        place,
-        computed=frozenset(name for name, generated in rows if generated and name in place.columns),
-        fixed=frozenset(name for name, generated in rows if not generated and name in place.columns),
+        target,
+        computed=frozenset(name for name, generated in rows if generated and name in target.columns),
+        fixed=frozenset(name for name, generated in rows if not generated and name in target.columns),
     )
 
 
@@ -174,17 +176,17 @@ _EQUALITIES = """
 """
 
 
-def check(connection: Connection, place: Place) -> None:
+def check(connection: Connection, target: TargetTable) -> None:
     """That a table which is there takes what the source delivers, and is nobody's who could use us."""
-    _check_fit(place)
-    guard(connection, replace(place, ours=False))
-    found = columns_of(connection, place.name)
-    wanted = [*place.columns, *defaults(place)]
+    _check_fit(target)
+    guard(connection, replace(target, ours=False))
+    found = columns_of(connection, target.name)
+    wanted = [*target.columns, *defaults(target)]
     missing = [name for name in wanted if name not in found]
     if missing:
         raise TargetUnfit(
             f"the table at the destination has no column {listed(missing)}",
-            target=place.name,
+            target=target.name,
             remedy="Add what is missing (alter table … add column …), or drop the table and let Penstock "
             "create it; then `penstock retry CONFIG TABLE`",
         )
@@ -192,32 +194,32 @@ def check(connection: Connection, place: Place) -> None:
     if needed:
         raise TargetUnfit(
             f"the column {listed(needed)} at the destination must have a value, and the source has none",
-            target=place.name,
+            target=target.name,
             remedy="Give it a default or let it be null, then `penstock retry CONFIG TABLE`",
         )
 
 
-def missing(place: Place) -> TargetUnfit:
+def missing(target: TargetTable) -> TargetUnfit:
     """There is no table, and none is to be made."""
     return TargetUnfit(
         "the table does not exist at the destination",
-        target=place.name,
+        target=target.name,
         remedy="Create it (create table …), or set `create_tables: true`; then `penstock retry CONFIG TABLE`",
     )
 
 
-def _check_fit(place: Place) -> None:
-    taken = [name for name in defaults(place) if name in place.columns]
+def _check_fit(target: TargetTable) -> None:
+    taken = [name for name in defaults(target) if name in target.columns]
     if taken:
         raise TargetUnfit(
             f"the source's table has a column {listed(taken)}, which Penstock adds itself",
-            target=place.name,
+            target=target.name,
             remedy="Leave the column out (`drop`), or choose another `source_column` or `kind`",
         )
-    if place.history and not place.key:
+    if target.history and not target.key:
         raise TargetUnfit(
             "the versions of a row are told apart by its key, and the table has none",
-            target=place.name,
+            target=target.name,
             remedy="Give the table a primary key, or deliver it as `kind: clone` or `append`",
         )
 
@@ -226,17 +228,19 @@ def listed(words: Sequence[str]) -> str:
     return ", ".join(f"`{word}`" for word in words)
 
 
-def make_like(connection: Connection, place: Place, model: Place) -> None:
+def make_like(connection: Connection, target: TargetTable, model: TargetTable) -> None:
     """A table as another one is, which the user made: with what it refuses, so that it is refused early."""
     connection.execute(
         sql.SQL("create table {} (like {} including defaults including constraints)").format(
-            place.identifier, model.identifier
+            target.identifier, model.identifier
         )
     )
-    for name in columns_of(connection, place.name):
-        if name not in place.columns and name not in defaults(place):  # what fills it is not in the likeness
+    for name in columns_of(connection, target.name):
+        if name not in target.columns and name not in defaults(
+            target
+        ):  # what fills it is not in the likeness
             connection.execute(
                 sql.SQL("alter table {} alter {} drop not null").format(
-                    place.identifier, sql.Identifier(name)
+                    target.identifier, sql.Identifier(name)
                 )
             )

@@ -23,17 +23,17 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.net import INSERTED, MOVED, UPDATED, Net
-from penstock.destinations.postgres import few
-from penstock.destinations.postgres.merge import has_key, inserted, merge, origin, value, was
-from penstock.destinations.postgres.place import Place, both, comma
-from penstock.destinations.postgres.references import refuse_if_children
-from penstock.destinations.postgres.refusal import described, first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
-from penstock.destinations.postgres.stage import Stage, Values, copy_in
+from penstock.destinations.postgres.table.references import refuse_if_children
+from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
+from penstock.destinations.postgres.write import few_rows
+from penstock.destinations.postgres.write.merge import has_key, inserted, merge, origin, value, was
+from penstock.destinations.postgres.write.refused_row import described, first_refused, refused
+from penstock.destinations.postgres.write.staging import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection, without_values
 
-Way = Callable[[Connection, Place, Net], None]
+Way = Callable[[Connection, TargetTable, Net], None]
 
 DELETED = ord("D")
 
@@ -46,19 +46,19 @@ EXTRA = (
 )
 
 
-def apply(connection: Connection, place: Place, net: Net) -> int:
+def apply(connection: Connection, target: TargetTable, net: Net) -> int:
     """How many rows were written or deleted. A row that is refused is told with its key.
 
     A way that meets a key which is there already, unexpectedly or since values of another unique column were
     swapped, or what an exclusion constraint keeps apart, gives way to the next.
     """
     failed: psycopg.Error | None = None
-    for way in _ways(place, net):
+    for way in _ways(target, net):
         try:
             with connection.transaction():
                 if net.truncated:
-                    empty(connection, place)
-                way(connection, place, net)
+                    empty(connection, target)
+                way(connection, target, net)
             return int(net.rows.num_rows + net.deletes.num_rows)
         except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
             failed = error
@@ -68,33 +68,33 @@ def apply(connection: Connection, place: Place, net: Net) -> int:
             failed = error
             break
     assert failed is not None
-    raise _refused(connection, place, net, failed) from None
+    raise _refused(connection, target, net, failed) from None
 
 
-def _ways(place: Place, net: Net) -> list[Way]:
+def _ways(target: TargetTable, net: Net) -> list[Way]:
     """A row that stays is not deleted for a moment where others would go with it."""
-    last: list[Way] = [] if place.cascades else [replaced]
-    if last and place.fixed.difference(place.key):
+    last: list[Way] = [] if target.cascades else [replaced]
+    if last and target.fixed.difference(target.key):
         return last
-    if few.are_few(place, net):
-        return [few.apply, *last]
-    if place.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
+    if few_rows.are_few(target, net):
+        return [few_rows.apply, *last]
+    if target.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
         return [merged, *last]
     return [copied if _only_new(net) else parted, merged, *last]
 
 
-def _refused(connection: Connection, place: Place, net: Net, error: psycopg.Error) -> RowRefused:
+def _refused(connection: Connection, target: TargetTable, net: Net, error: psycopg.Error) -> RowRefused:
     def attempt(first: int, end: int) -> None:
-        replaced(connection, place, _part(net, first, end))
+        replaced(connection, target, _part(net, first, end))
 
     count = net.deletes.num_rows + net.rows.num_rows
     if not count:
-        return RowRefused(without_values(error), table=place.delivery.table.name)
+        return RowRefused(without_values(error), table=target.delivery.table.name)
     number, said = first_refused(connection, count, attempt)
     alone = _part(net, number, number + 1)
-    keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(place.key))
+    keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(target.key))
     values = [column[0].as_py() for column in keys.columns]
-    return refused(place, said or error, keys.column_names, values)
+    return refused(target, said or error, keys.column_names, values)
 
 
 def _part(net: Net, first: int, end: int) -> Net:
@@ -115,43 +115,43 @@ def _only_new(net: Net) -> bool:
     return net.deletes.num_rows == 0 and bool((np.asarray(net.kind) == INSERTED).all())
 
 
-def copied(connection: Connection, place: Place, net: Net) -> None:
-    copy_rows(connection, place, net.rows.columns)
+def copied(connection: Connection, target: TargetTable, net: Net) -> None:
+    copy_rows(connection, target, net.rows.columns)
 
 
-def copy_rows(connection: Connection, place: Place, values: Sequence[Values]) -> None:
+def copy_rows(connection: Connection, target: TargetTable, values: Sequence[Values]) -> None:
     """New rows, straight into the table."""
-    columns, added = [sql.Identifier(name) for name in place.written], place.insert()
-    values = [values[place.columns.index(name)] for name in place.written]
-    constants = [pa.repeat(place.delivery.source, len(values[0])) for _ in added[0]]
-    copy_in(connection, place.identifier, [*added[0], *columns], [*constants, *values])
+    columns, added = [sql.Identifier(name) for name in target.written], target.insert()
+    values = [values[target.columns.index(name)] for name in target.written]
+    constants = [pa.repeat(target.delivery.source, len(values[0])) for _ in added[0]]
+    copy_in(connection, target.identifier, [*added[0], *columns], [*constants, *values])
 
 
-def empty(connection: Connection, place: Place) -> None:
+def empty(connection: Connection, target: TargetTable) -> None:
     """All rows of this source. Where others reference the table, or share it, they are deleted."""
-    if place.cascades:
-        refuse_if_children(connection, place)
-    if place.source_column is None:
+    if target.cascades:
+        refuse_if_children(connection, target)
+    if target.source_column is None:
         try:
             with connection.transaction():
-                connection.execute(sql.SQL("truncate {}").format(place.identifier))
+                connection.execute(sql.SQL("truncate {}").format(target.identifier))
             return
         except (psycopg.errors.FeatureNotSupported, psycopg.errors.InsufficientPrivilege):
             pass
-    connection.execute(sql.SQL("delete from {} t where {}").format(place.identifier, place.own("t")))
+    connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
 
 
-def parted(connection: Connection, place: Place, net: Net) -> None:
+def parted(connection: Connection, target: TargetTable, net: Net) -> None:
     """What is gone, what changed and what is new, each by itself. In the stage a row that is gone has only
     the key it had, one that changed only values: neither is found by the other's statement."""
     kind = np.asarray(net.kind)
     changed = net.rows.filter(pa.array(kind == UPDATED))
-    with Stage(connection, place) as stage:
+    with Stage(connection, target) as stage:
         if net.deletes.num_rows:
             stage.add((origin(number), column) for number, column in enumerate(net.deletes.columns))
             connection.execute(
                 sql.SQL("delete from {} t using {} s where {} and {}").format(
-                    place.identifier, stage.identifier, was(place), place.own("t")
+                    target.identifier, stage.identifier, was(target), target.own("t")
                 )
             )
         if changed.num_rows:
@@ -159,58 +159,58 @@ def parted(connection: Connection, place: Place, net: Net) -> None:
             _update(stage, changed.num_rows)
     new = net.rows.filter(pa.array(kind == INSERTED))
     if new.num_rows:
-        copy_rows(connection, place, new.columns)
+        copy_rows(connection, target, new.columns)
 
 
 def _update(stage: Stage, count: int) -> None:
     """All rows that have values in the stage. Any that the table lacks, though it should not, are added."""
-    place = stage.place
+    target = stage.target
     changed = [
         sql.SQL("{} = s.{}").format(sql.Identifier(name), value(number))
-        for number, name in enumerate(place.columns)
-        if name in place.written and name not in place.key
+        for number, name in enumerate(target.columns)
+        if name in target.written and name not in target.key
     ]
     if changed:
         statement = sql.SQL("update {} t set {} from {} s where {} and {}").format(
-            place.identifier, comma(changed), stage.identifier, has_key(place), place.own("t")
+            target.identifier, comma(changed), stage.identifier, has_key(target), target.own("t")
         )
         if stage.connection.execute(statement).rowcount >= count:
             return
-    has_values = sql.SQL("{} is not null").format(value(place.columns.index(place.key[0])))
+    has_values = sql.SQL("{} is not null").format(value(target.columns.index(target.key[0])))
     rows = sql.SQL("(select * from {} where {})").format(stage.identifier, has_values)
-    stage.connection.execute(merge(place, rows))
+    stage.connection.execute(merge(target, rows))
 
 
-def merged(connection: Connection, place: Place, net: Net) -> None:
-    with Stage(connection, place, EXTRA) as stage:
+def merged(connection: Connection, target: TargetTable, net: Net) -> None:
+    with Stage(connection, target, EXTRA) as stage:
         _delete_staged(stage, net)
         if net.rows.num_rows:
             rows = sql.SQL("(select * from {} where kind <> 'D')").format(stage.identifier)
-            connection.execute(merge(place, rows))
+            connection.execute(merge(target, rows))
 
 
-def replaced(connection: Connection, place: Place, net: Net) -> None:
+def replaced(connection: Connection, target: TargetTable, net: Net) -> None:
     """All that is touched is deleted, then inserted."""
-    with Stage(connection, place, EXTRA) as stage:
+    with Stage(connection, target, EXTRA) as stage:
         _delete_staged(stage, net)
-        columns, values = inserted(place)
+        columns, values = inserted(target)
         connection.execute(
             sql.SQL("delete from {} t using {} s where s.kind <> 'D' and {} and {}").format(
-                place.identifier, stage.identifier, has_key(place), place.own("t")
+                target.identifier, stage.identifier, has_key(target), target.own("t")
             )
         )
         connection.execute(
             sql.SQL(
                 "insert into {} ({}) overriding system value select {} from {} s where kind <> 'D'"
-            ).format(place.identifier, comma(columns), comma(values), stage.identifier)
+            ).format(target.identifier, comma(columns), comma(values), stage.identifier)
         )
 
 
 def _delete_staged(stage: Stage, net: Net) -> None:
     """Stage it all, fill in what was not sent, and delete what is gone or moved."""
-    place = stage.place
+    target = stage.target
     kept = bool(len(net.kept.flatten()))
-    moved = bool((np.asarray(net.kind) == MOVED).any()) and not place.append
+    moved = bool((np.asarray(net.kind) == MOVED).any()) and not target.append
     if net.deletes.num_rows:
         keys = [(origin(number), column) for number, column in enumerate(net.deletes.columns)]
         stage.add([*keys, (KIND, pa.repeat(chr(DELETED), net.deletes.num_rows))])
@@ -221,7 +221,7 @@ def _delete_staged(stage: Stage, net: Net) -> None:
     if net.deletes.num_rows or moved:
         stage.connection.execute(
             sql.SQL("delete from {} t using {} s where s.kind in ('D', 'M') and {} and {}").format(
-                place.identifier, stage.identifier, was(place), place.own("t")
+                target.identifier, stage.identifier, was(target), target.own("t")
             )
         )
 
@@ -249,25 +249,25 @@ def as_arrays(places: pa.ListArray) -> pa.StringArray:
 
 def keep(stage: Stage, condition: sql.Composable) -> None:
     """Fill in what PostgreSQL did not send from the rows as they are at the destination."""
-    place = stage.place
+    target = stage.target
     values = [
         sql.SQL("{0} = case when {1} = any (s.kept) then t.{2} else s.{0} end").format(
             value(number), sql.Literal(number), sql.Identifier(name)
         )
-        for number, name in enumerate(place.columns)
+        for number, name in enumerate(target.columns)
     ]
     stage.connection.execute(
         sql.SQL("update {} s set found = true, {} from {} t where s.kept is not null and {}").format(
             stage.identifier,
             comma(values),
-            place.identifier,
-            both([was(place), place.own("t"), condition]),
+            target.identifier,
+            both([was(target), target.own("t"), condition]),
         )
     )
     keys = [
         sql.SQL("s.{}::text").format(value(number))
-        for number, name in enumerate(place.columns)
-        if name in place.key
+        for number, name in enumerate(target.columns)
+        if name in target.key
     ]
     lacking = stage.connection.execute(
         sql.SQL("select s.kept[1], {} from {} s where s.kept is not null and s.found is null limit 1").format(
@@ -275,15 +275,15 @@ def keep(stage: Stage, condition: sql.Composable) -> None:
         )
     ).fetchone()
     if lacking is not None:
-        raise unknown_value(place, place.columns[lacking[0]], lacking[1:])
+        raise unknown_value(target, target.columns[lacking[0]], lacking[1:])
 
 
-def unknown_value(place: Place, column: str, key: Sequence[str | None]) -> RowRefused:
-    in_order = [name for name in place.columns if name in place.key]
+def unknown_value(target: TargetTable, column: str, key: Sequence[str | None]) -> RowRefused:
+    in_order = [name for name in target.columns if name in target.key]
     return RowRefused(
         f"the value of column `{column}` was not sent, since it did not change, and the destination does not "
         "have the row",
-        table=place.delivery.table.name,
+        table=target.delivery.table.name,
         key=described(in_order, key),
         remedy="Copy the table anew; `alter table … replica identity full` at the source makes it send all",
     )

@@ -16,9 +16,9 @@ import pyarrow as pa
 from psycopg import sql
 
 from penstock.changes.copy_text import rows_text
-from penstock.destinations.postgres.place import Place
 from penstock.destinations.postgres.session import is_of_a_row
-from penstock.destinations.postgres.stage import copy_lines
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.postgres.connection import Connection
 from penstock.spool.segment import Op
 
@@ -34,11 +34,16 @@ class Fresh:
         return sum(batch.num_rows for batch in self.changes)
 
 
-def are_fresh(place: Place, changes: Sequence[pa.RecordBatch]) -> bool:
+def are_fresh(target: TargetTable, changes: Sequence[pa.RecordBatch]) -> bool:
     """Whether it is the way for them. A history has times besides. In `append` a key is often there already:
     that of a row that was deleted. Where several sources meet, rows have one more column; a user's table may
     compute some by itself."""
-    if place.history or (place.append and place.key) or place.source_column is not None or place.computed:
+    if (
+        target.history
+        or (target.append and target.key)
+        or target.source_column is not None
+        or target.computed
+    ):
         return False
     return all(_only_inserts(batch) for batch in changes)
 
@@ -48,12 +53,12 @@ def _only_inserts(batch: pa.RecordBatch) -> bool:
     return inserts and not len(batch["unchanged"].flatten())
 
 
-def copied(connection: Connection, place: Place, fresh: Fresh) -> bool:
+def copied(connection: Connection, target: TargetTable, fresh: Fresh) -> bool:
     """Whether the table took them."""
     try:
         with connection.transaction():
-            columns = [sql.Identifier(name) for name in place.columns]
-            copy_lines(connection, place.identifier, columns, _lines(place, fresh))
+            columns = [sql.Identifier(name) for name in target.columns]
+            copy_lines(connection, target.identifier, columns, _lines(target, fresh))
         return True
     except psycopg.Error as error:
         if not is_of_a_row(error):
@@ -61,6 +66,6 @@ def copied(connection: Connection, place: Place, fresh: Fresh) -> bool:
         return False
 
 
-def _lines(place: Place, fresh: Fresh) -> Iterator[memoryview]:
+def _lines(target: TargetTable, fresh: Fresh) -> Iterator[memoryview]:
     for batch in fresh.changes:
-        yield from rows_text(batch, len(place.columns))
+        yield from rows_text(batch, len(target.columns))

@@ -15,16 +15,16 @@ from penstock.changes.net import Net, net_changes
 from penstock.changes.row_counts import Tally, net_rows
 from penstock.changes.versions import Truncated, Versions, versions
 from penstock.destinations.batch import rows_of
-from penstock.destinations.postgres import clone, fresh, history, large, whole
-from penstock.destinations.postgres.ahead import ahead
-from penstock.destinations.postgres.append import additions, without_deletes
-from penstock.destinations.postgres.chunk import Chunk, whole_transactions
-from penstock.destinations.postgres.follow import follow, rekey
-from penstock.destinations.postgres.fresh import Fresh
-from penstock.destinations.postgres.guarding import guard, unchanged
-from penstock.destinations.postgres.large import LargeTransaction, Piece
-from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.tables import with_traits
+from penstock.destinations.postgres.table.definition import with_traits
+from penstock.destinations.postgres.table.follow_schema import follow, rekey
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.table.trust import guard, unchanged
+from penstock.destinations.postgres.write import clone, history, inserts_only, keyless, large_transaction
+from penstock.destinations.postgres.write.append import additions, without_deletes
+from penstock.destinations.postgres.write.chunk import Chunk, whole_transactions
+from penstock.destinations.postgres.write.inserts_only import Fresh
+from penstock.destinations.postgres.write.large_transaction import LargeTransaction, Piece
+from penstock.destinations.prefetch import ahead
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema
@@ -48,11 +48,13 @@ class Followed:
     """All of it, if a copy tells."""
 
 
-def apply_changes(connection: Connection, place: Place, changes: TableChanges, before: Followed) -> int:
+def apply_changes(
+    connection: Connection, target: TargetTable, changes: TableChanges, before: Followed
+) -> int:
     """How many rows were written or deleted."""
     written = 0
     for number, run in enumerate(changes.runs):
-        at = place.at(run.delivery)
+        at = target.at(run.delivery)
         rows = chunks(rows_of(changes, _narrowed(run, changes, at)), at)
         first = next(rows, None)
         if first is None and run.slices and before.table is not None:
@@ -71,12 +73,12 @@ def apply_changes(connection: Connection, place: Place, changes: TableChanges, b
     return written
 
 
-def _narrowed(run: Run, changes: TableChanges, place: Place) -> Run:
+def _narrowed(run: Run, changes: TableChanges, target: TargetTable) -> Run:
     """With the columns that are needed here alone, from where the changes are meant."""
     columns = NEEDED
     if changes.copied is not None:
         columns = (*columns, "xid")
-    if place.history:
+    if target.history:
         columns = (*columns, "committed_at")
     slices = (
         replace(part, columns=columns, after=max(part.after or changes.start, changes.start))
@@ -98,55 +100,55 @@ def _left_to_do(change: SchemaChange, copied: TableSchema | None, to: TableSchem
     return SchemaChange(target=change.target)
 
 
-def _steps(place: Place, chunked: Iterable[Chunk]) -> Iterator[Step]:
+def _steps(target: TargetTable, chunked: Iterable[Chunk]) -> Iterator[Step]:
     """What to write, in order; nothing is written yet."""
     transaction = LargeTransaction()
     for chunk in chunked:
-        if fresh.are_fresh(place, chunk.rows):
+        if inserts_only.are_fresh(target, chunk.rows):
             yield Fresh(chunk.rows)
         elif chunk.is_piece:
-            for step in versions(chunk.rows, place.delivery.table, place.key):
+            for step in versions(chunk.rows, target.delivery.table, target.key):
                 yield Piece(transaction, step)
             if chunk.is_last:
                 yield Piece(transaction, None)
         else:
-            yield from _general(place, chunk.rows)
+            yield from _general(target, chunk.rows)
 
 
-def _general(place: Place, chunk: Sequence[pa.RecordBatch]) -> Iterator[Step]:
-    table, key = place.delivery.table, place.key
-    if place.history:
+def _general(target: TargetTable, chunk: Sequence[pa.RecordBatch]) -> Iterator[Step]:
+    table, key = target.delivery.table, target.key
+    if target.history:
         yield from versions(chunk, table, key)
     elif not key:
-        yield net_rows([without_deletes(batch) for batch in chunk] if place.append else chunk, table)
-    elif place.append:
+        yield net_rows([without_deletes(batch) for batch in chunk] if target.append else chunk, table)
+    elif target.append:
         yield from (net_changes(piece, table, key) for piece in additions(chunk))
     else:
         yield net_changes(chunk, table, key)
 
 
-def _apply(connection: Connection, place: Place, step: Step) -> int:
+def _apply(connection: Connection, target: TargetTable, step: Step) -> int:
     if isinstance(step, Fresh):
-        if fresh.copied(connection, place, step):
+        if inserts_only.copied(connection, target, step):
             return step.rows
-        return sum(_apply(connection, place, each) for each in _general(place, step.changes))
+        return sum(_apply(connection, target, each) for each in _general(target, step.changes))
     if isinstance(step, Net):
-        return clone.apply(connection, place, step)
+        return clone.apply(connection, target, step)
     if isinstance(step, Tally):
-        return whole.apply(connection, place, step)
+        return keyless.apply(connection, target, step)
     if isinstance(step, Piece):
-        return large.apply(connection, place, step)
-    return history.apply(connection, place, step)
+        return large_transaction.apply(connection, target, step)
+    return history.apply(connection, target, step)
 
 
-def chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[Chunk]:
+def chunks(rows: Iterable[pa.RecordBatch], target: TargetTable) -> Iterator[Chunk]:
     """Rows together that memory can hold several times over."""
-    if place.history:
+    if target.history:
         return whole_transactions(rows, CHUNK_ROWS, CHUNK_BYTES)
-    return _chunks(rows, place)
+    return _chunks(rows, target)
 
 
-def _chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[Chunk]:
+def _chunks(rows: Iterable[pa.RecordBatch], target: TargetTable) -> Iterator[Chunk]:
     """If they are nothing but new, no more than it takes to keep PostgreSQL busy while the next are read."""
     gathered: list[pa.RecordBatch] = []
     count = size = 0
@@ -157,6 +159,6 @@ def _chunks(rows: Iterable[pa.RecordBatch], place: Place) -> Iterator[Chunk]:
             gathered, count, size, new = [], 0, 0, True
         gathered.append(batch)
         count, size = count + batch.num_rows, size + batch.nbytes
-        new = new and fresh.are_fresh(place, [batch])
+        new = new and inserts_only.are_fresh(target, [batch])
     if gathered:
         yield Chunk(gathered)

@@ -14,12 +14,12 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.row_counts import Tally
-from penstock.destinations.postgres.clone import copy_rows, empty
-from penstock.destinations.postgres.merge import inserted, value
-from penstock.destinations.postgres.place import Place, comma
-from penstock.destinations.postgres.refusal import first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
-from penstock.destinations.postgres.stage import Stage
+from penstock.destinations.postgres.table.target_table import TargetTable, comma
+from penstock.destinations.postgres.write.clone import copy_rows, empty
+from penstock.destinations.postgres.write.merge import inserted, value
+from penstock.destinations.postgres.write.refused_row import first_refused, refused
+from penstock.destinations.postgres.write.staging import Stage
 from penstock.postgres.connection import Connection
 
 COUNT = sql.Identifier("count")
@@ -27,31 +27,31 @@ COUNT = sql.Identifier("count")
 EXTRA = (sql.SQL("null::bigint as count"),)
 
 
-def apply(connection: Connection, place: Place, tally: Tally) -> int:
+def apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
     """How many rows were written or deleted. A row that is refused is told with its values."""
     try:
         with connection.transaction():
-            return _apply(connection, place, tally)
+            return _apply(connection, target, tally)
     except psycopg.Error as error:
         if not is_of_a_row(error) or not tally.rows.num_rows:
             raise
 
         def attempt(first: int, end: int) -> None:
-            _apply(connection, place, Tally(False, tally.rows.slice(first, end - first)))
+            _apply(connection, target, Tally(False, tally.rows.slice(first, end - first)))
 
         number, said = first_refused(connection, tally.rows.num_rows, attempt)
         values = [column[number].as_py() for column in tally.rows.columns[:-1]]
-        raise refused(place, said or error, place.columns, values) from None
+        raise refused(target, said or error, target.columns, values) from None
 
 
-def _apply(connection: Connection, place: Place, tally: Tally) -> int:
+def _apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
     if tally.truncated:
-        empty(connection, place)
+        empty(connection, target)
     counts, values = tally.rows.columns[-1], tally.rows.columns[:-1]
     if len(counts) and pc.all(pc.equal(counts, 1)).as_py():
-        copy_rows(connection, place, values)
+        copy_rows(connection, target, values)
     elif len(counts):
-        with Stage(connection, place, EXTRA) as stage:
+        with Stage(connection, target, EXTRA) as stage:
             stage.add(
                 [
                     *((value(number), column) for number, column in enumerate(values)),
@@ -65,9 +65,9 @@ def _apply(connection: Connection, place: Place, tally: Tally) -> int:
 
 def _delete(stage: Stage) -> None:
     """As many of each as are to go, whichever they are."""
-    place = stage.place
-    staged = [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
-    there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in place.written]
+    target = stage.target
+    staged = [sql.SQL("s.{}").format(value(target.columns.index(name))) for name in target.written]
+    there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in target.written]
     stage.connection.execute(
         sql.SQL(
             """
@@ -83,11 +83,11 @@ def _delete(stage: Stage) -> None:
             where t.tableoid = found.part and t.ctid = found.at and found.nth <= found.less
             """
         ).format(
-            target=place.identifier,
+            target=target.identifier,
             stage=stage.identifier,
             staged=as_text(staged),
             there=as_text(there),
-            own=place.own("t"),
+            own=target.own("t"),
         )
     )
 
@@ -98,13 +98,13 @@ def as_text(values: Sequence[sql.Composable]) -> sql.Composable:
 
 
 def _insert(stage: Stage) -> None:
-    place = stage.place
-    columns, values = inserted(place)
+    target = stage.target
+    columns, values = inserted(target)
     stage.connection.execute(
         sql.SQL(
             """
             insert into {} ({}) overriding system value
             select {} from {} s, generate_series(1, s.count) where s.count > 0
             """
-        ).format(place.identifier, comma(columns), comma(values), stage.identifier)
+        ).format(target.identifier, comma(columns), comma(values), stage.identifier)
     )

@@ -15,8 +15,8 @@ import psycopg
 from psycopg import sql
 
 from penstock.changes import unreadable
-from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.stage import copy_lines
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.model.errors import RowRefused
 from penstock.model.text import is_text
 from penstock.postgres.connection import Connection, without_values
@@ -59,28 +59,28 @@ def _failure(connection: Connection, attempt: Try, first: int, end: int) -> psyc
 
 
 def refused(
-    place: Place, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
+    target: TargetTable, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
 ) -> RowRefused:
     """The error of one row, with what the row is found by: its key, and nothing else of it."""
     return RowRefused(
-        without_values(error).replace(place.name.name, place.delivery.target.name),
-        table=place.delivery.table.name,
+        without_values(error).replace(target.name.name, target.delivery.target.name),
+        table=target.delivery.table.name,
         key=described(columns, values),
-        column=error.diag.column_name or _column(place, error),
+        column=error.diag.column_name or _column(target, error),
         remedy=unreadable.REMEDY if isinstance(error, psycopg.errors.CharacterNotInRepertoire) else None,
     )
 
 
-def _column(place: Place, error: psycopg.Error) -> str | None:
+def _column(target: TargetTable, error: psycopg.Error) -> str | None:
     """COPY tells it in words; where those are not English it is not told. In a staging table columns go by
     their place."""
     found = _COLUMN.search(error.diag.context or "")
     if found is None:
         return None
     numbered = _PLACE.fullmatch(found[1])
-    if numbered is not None and found[1] not in place.columns:
+    if numbered is not None and found[1] not in target.columns:
         with suppress(IndexError):
-            return place.columns[int(numbered[1])]
+            return target.columns[int(numbered[1])]
     return found[1]
 
 
@@ -91,28 +91,28 @@ def described(columns: Sequence[str], values: Sequence[str | None]) -> str:
 
 
 def refused_in_copy(
-    connection: Connection, place: Place, error: psycopg.Error, blocks: Iterable[bytes]
+    connection: Connection, target: TargetTable, error: psycopg.Error, blocks: Iterable[bytes]
 ) -> RowRefused | psycopg.Error:
     """The error of one row of a copy that was refused, looked for among the copy's rows, which come as COPY's
     text in blocks of whole lines; the error itself if none of them is refused without the others."""
-    names = [sql.Identifier(name) for name in place.columns]
+    names = [sql.Identifier(name) for name in target.columns]
     for block in blocks:
         lines = [line + b"\n" for line in block.split(b"\n")[:-1]]
 
         def attempt(first: int, end: int, lines: list[bytes] = lines) -> None:
-            copy_lines(connection, place.identifier, names, [b"".join(lines[first:end])])
+            copy_lines(connection, target.identifier, names, [b"".join(lines[first:end])])
 
         if _failure(connection, attempt, 0, len(lines)):
             number, alone = first_refused(connection, len(lines), attempt)
-            return refused_line(place, alone or error, lines[number].rstrip(b"\n"))
+            return refused_line(target, alone or error, lines[number].rstrip(b"\n"))
     return error
 
 
-def refused_line(place: Place, error: psycopg.Error, line: bytes) -> RowRefused:
+def refused_line(target: TargetTable, error: psycopg.Error, line: bytes) -> RowRefused:
     """The error of one row, given as a line of COPY's text."""
-    fields = dict(zip(place.columns, line.split(b"\t"), strict=False))
-    columns = [name for name in place.key or place.columns if name in fields]
-    found = refused(place, error, columns, [_value(fields[name]) for name in columns])
+    fields = dict(zip(target.columns, line.split(b"\t"), strict=False))
+    columns = [name for name in target.key or target.columns if name in fields]
+    found = refused(target, error, columns, [_value(fields[name]) for name in columns])
     found.at(column=next((name for name, field in fields.items() if not is_text(field)), None))
     return found
 

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.versions import Truncated, Versions
-from penstock.destinations.postgres.clone import EXTRA, KEPT, KIND, as_arrays, keep
-from penstock.destinations.postgres.merge import origin, value, was
-from penstock.destinations.postgres.place import DELETED, END, OPEN, START, Place, comma
-from penstock.destinations.postgres.refusal import Try, first_refused, refused
 from penstock.destinations.postgres.session import is_of_a_row
-from penstock.destinations.postgres.stage import Stage, Values, copy_in
+from penstock.destinations.postgres.table.target_table import DELETED, END, OPEN, START, TargetTable, comma
+from penstock.destinations.postgres.write.clone import EXTRA, KEPT, KIND, as_arrays, keep
+from penstock.destinations.postgres.write.merge import origin, value, was
+from penstock.destinations.postgres.write.refused_row import Try, first_refused, refused
+from penstock.destinations.postgres.write.staging import Stage, Values, copy_in
 from penstock.model.errors import RowRefused
 from penstock.postgres.connection import Connection
 
@@ -40,32 +40,32 @@ TIMES = (
 )
 
 
-def apply(connection: Connection, place: Place, step: Versions | Truncated) -> int:
+def apply(connection: Connection, target: TargetTable, step: Versions | Truncated) -> int:
     """How many versions were written or closed. A row that is refused is told with its key."""
     if isinstance(step, Truncated):
-        return close_all(connection, place, step.at)
+        return close_all(connection, target, step.at)
     try:
         with connection.transaction():
-            return _apply(connection, place, step)
+            return _apply(connection, target, step)
     except psycopg.Error as error:
         if not is_of_a_row(error):
             raise
 
         def attempt(first: int, end: int) -> None:
-            _apply(connection, place, part_of(step, first, end))
+            _apply(connection, target, part_of(step, first, end))
 
-        raise row_refused(connection, place, step, error, attempt) from None
+        raise row_refused(connection, target, step, error, attempt) from None
 
 
 def row_refused(
-    connection: Connection, place: Place, step: Versions, error: psycopg.Error, attempt: Try
+    connection: Connection, target: TargetTable, step: Versions, error: psycopg.Error, attempt: Try
 ) -> RowRefused:
     number, said = -1, None
     if step.rows.num_rows:
         number, said = first_refused(connection, step.rows.num_rows, attempt)
-    keys = step.rows.select([step.rows.column_names.index(name) for name in place.key])
+    keys = step.rows.select([step.rows.column_names.index(name) for name in target.key])
     values = [column[number].as_py() for column in keys.columns] if number >= 0 else []
-    return refused(place, said or error, place.key[: len(values)], values)
+    return refused(target, said or error, target.key[: len(values)], values)
 
 
 def part_of(step: Versions, first: int, end: int) -> Versions:
@@ -83,10 +83,10 @@ def part_of(step: Versions, first: int, end: int) -> Versions:
     )
 
 
-def _apply(connection: Connection, place: Place, step: Versions) -> int:
+def _apply(connection: Connection, target: TargetTable, step: Versions) -> int:
     kept = bool(len(step.kept.flatten()))
     if kept or step.closed.num_rows:
-        with Stage(connection, place, TIMES) as stage:
+        with Stage(connection, target, TIMES) as stage:
             if kept:
                 stage.add(staged(step))
                 keep(stage, is_open())
@@ -96,7 +96,7 @@ def _apply(connection: Connection, place: Place, step: Versions) -> int:
             if kept:
                 insert(stage)
     if not kept and step.rows.num_rows:
-        _copy(connection, place, step)
+        _copy(connection, target, step)
     return int(step.rows.num_rows + step.closed.num_rows)
 
 
@@ -124,55 +124,55 @@ def _times(step: Versions) -> tuple[Values, Values, Values]:
 
 def close(stage: Stage) -> int:
     """How many versions ended."""
-    place = stage.place
+    target = stage.target
     return stage.connection.execute(
         sql.SQL(
             "update {} t set {} = s.at, {} = s.gone from {} s where s.kind = 'D' and {} and {} and {}"
         ).format(
-            place.identifier,
+            target.identifier,
             sql.Identifier(END),
             sql.Identifier(DELETED),
             stage.identifier,
-            was(place),
+            was(target),
             is_open(),
-            place.own("t"),
+            target.own("t"),
         )
     ).rowcount
 
 
-def close_all(connection: Connection, place: Place, at: datetime) -> int:
+def close_all(connection: Connection, target: TargetTable, at: datetime) -> int:
     return connection.execute(
         sql.SQL("update {} t set {} = {}, {} = true where {} and {}").format(
-            place.identifier,
+            target.identifier,
             sql.Identifier(END),
             sql.Literal(at),
             sql.Identifier(DELETED),
             is_open(),
-            place.own("t"),
+            target.own("t"),
         )
     ).rowcount
 
 
 def insert(stage: Stage, rows: sql.Composable | None = None) -> int:
     """How many versions were added: all that are staged, or of these rows."""
-    place = stage.place
-    columns, values = place.insert()
-    columns += [sql.Identifier(name) for name in (*place.written, START, END, DELETED)]
-    values += [sql.SQL("s.{}").format(value(place.columns.index(name))) for name in place.written]
+    target = stage.target
+    columns, values = target.insert()
+    columns += [sql.Identifier(name) for name in (*target.written, START, END, DELETED)]
+    values += [sql.SQL("s.{}").format(value(target.columns.index(name))) for name in target.written]
     values += [sql.SQL("s.{}").format(name) for name in (AT, UNTIL, GONE)]
     return stage.connection.execute(
         sql.SQL("insert into {} ({}) overriding system value select {} from {} s where kind = 'V'").format(
-            place.identifier, comma(columns), comma(values), rows or stage.identifier
+            target.identifier, comma(columns), comma(values), rows or stage.identifier
         )
     ).rowcount
 
 
-def _copy(connection: Connection, place: Place, step: Versions) -> None:
-    added, _ = place.insert()
-    constants = [pa.repeat(place.delivery.source, step.rows.num_rows) for _ in added]
-    columns = [*added, *(sql.Identifier(name) for name in (*place.written, START, END, DELETED))]
-    values = [step.rows.column(place.columns.index(name)) for name in place.written]
-    copy_in(connection, place.identifier, columns, [*constants, *values, *_times(step)])
+def _copy(connection: Connection, target: TargetTable, step: Versions) -> None:
+    added, _ = target.insert()
+    constants = [pa.repeat(target.delivery.source, step.rows.num_rows) for _ in added]
+    columns = [*added, *(sql.Identifier(name) for name in (*target.written, START, END, DELETED))]
+    values = [step.rows.column(target.columns.index(name)) for name in target.written]
+    copy_in(connection, target.identifier, columns, [*constants, *values, *_times(step)])
 
 
 def is_open() -> sql.Composable:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from psycopg import sql
 
-from penstock.destinations.postgres.place import Place
+from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.model import ColumnType, TypeKind
 from penstock.postgres.connection import Connection
 from penstock.postgres.ownership import is_trusted
@@ -51,7 +51,7 @@ _OF_THAT_NAME = sql.SQL(
 ).format(is_trusted(sql.SQL("t.typowner")))
 
 
-def declared(connection: Connection, type: ColumnType, place: Place) -> sql.Composable:
+def declared(connection: Connection, type: ColumnType, target: TargetTable) -> sql.Composable:
     """The type as a column's definition has it there."""
     found = type.base
     if found.kind is TypeKind.UNKNOWN:
@@ -59,12 +59,12 @@ def declared(connection: Connection, type: ColumnType, place: Place) -> sql.Comp
     if 0 < found.oid < FIRST_USER_OID:
         return _format(connection, found.oid, found.modifier) or TEXT
     if found.kind is TypeKind.ARRAY and found.inner is not None:
-        return sql.SQL("{}[]").format(declared(connection, found.inner, place))
+        return sql.SQL("{}[]").format(declared(connection, found.inner, target))
     wanted = {
         "name": found.name,
         "kind": _KINDS.get(found.kind),
-        "schema": place.delivery.target.schema,
-        "trusted": list(place.trusted),
+        "schema": target.delivery.target.schema,
+        "trusted": list(target.trusted),
     }
     row = connection.execute(_OF_THAT_NAME, wanted).fetchone()
     if row is None:

@@ -29,9 +29,13 @@ from pyspark import TaskContext
 
 from penstock.changes.copy_text import copy_text
 from penstock.destinations import ledger
-from penstock.destinations.postgres import tables
+from penstock.destinations.postgres.copy.replace_rows import replace_rows
 from penstock.destinations.postgres.endpoint import Endpoint
-from penstock.destinations.postgres.guarding import (
+from penstock.destinations.postgres.session import about, is_of_a_row
+from penstock.destinations.postgres.table import definition
+from penstock.destinations.postgres.table.declared_types import is_binary
+from penstock.destinations.postgres.table.target_table import TargetTable
+from penstock.destinations.postgres.table.trust import (
     check_free,
     check_rows,
     guard,
@@ -40,12 +44,8 @@ from penstock.destinations.postgres.guarding import (
     mark,
     unchanged,
 )
-from penstock.destinations.postgres.place import Place
-from penstock.destinations.postgres.refusal import refused_in_copy
-from penstock.destinations.postgres.replacing import replace_rows
-from penstock.destinations.postgres.session import about, is_of_a_row
-from penstock.destinations.postgres.stage import copy_lines
-from penstock.destinations.postgres.types import is_binary
+from penstock.destinations.postgres.write.refused_row import refused_in_copy
+from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import PenstockError, SnapshotLost
@@ -64,7 +64,7 @@ class CopyPart:
 
     endpoint: Endpoint
     copy: str
-    into: Place
+    into: TargetTable
     number: int
     conninfo: str
     snapshot: str
@@ -75,29 +75,29 @@ class CopyPart:
         return f"CopyPart({self.into.name}, {self.number})"
 
 
-def set_aside(place: Place, copy: str) -> Place:
-    return replace(place, table=TableName(SCHEMA, f"copy_{hashlib.sha256(copy.encode()).hexdigest()[:24]}"))
+def set_aside(aside: TargetTable, copy: str) -> TargetTable:
+    return replace(aside, table=TableName(SCHEMA, f"copy_{hashlib.sha256(copy.encode()).hexdigest()[:24]}"))
 
 
-def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
+def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> TargetTable:
     """The table to copy into. What earlier attempts at a copy of the same source's table left is removed."""
-    target = endpoint.place(copy.delivery)
+    target = endpoint.target(copy.delivery)
     stream = endpoint.stream(copy.delivery.source)
     known = ledger.known(connection, stream, copy.delivery.id).get(copy.delivery.id)
     drop(connection, stream, copy.delivery.id)
     check_free(connection, endpoint, copy.delivery)
-    place = set_aside(target, copy.id)
-    if not tables.exists(connection, target.name):
+    aside = set_aside(target, copy.id)
+    if not definition.exists(connection, target.name):
         if not endpoint.create_tables:
-            raise tables.missing(target)
-        tables.make(connection, place)
+            raise definition.missing(target)
+        definition.make(connection, aside)
     elif (known is not None and known.made) or is_made(connection, stream, target):
-        tables.make(connection, place)
+        definition.make(connection, aside)
     else:
-        tables.check(connection, target)
+        definition.check(connection, target)
         check_rows(connection, endpoint, target)
-        tables.make_like(connection, place, target)
-    tables.set_defaults(connection, place, on=True)
+        definition.make_like(connection, aside, target)
+    definition.set_defaults(connection, aside, on=True)
     document = json.dumps(_document(copy.delivery))
     nothing = copy.rows is None and not copy.ranges
     connection.execute(
@@ -106,19 +106,19 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Place:
             (copy, pipeline, destination, source, table_id, set_aside, delivery, empty)
         values (%s, %s, %s, %s, %s, %s, %s, %s)
         """,
-        (copy.id, *stream.key, copy.delivery.id, place.name.name, document, nothing),
+        (copy.id, *stream.key, copy.delivery.id, aside.name.name, document, nothing),
     )
-    return place
+    return aside
 
 
-def format_for(connection: Connection, place: Place) -> str:
+def format_for(connection: Connection, aside: TargetTable) -> str:
     """In which of COPY's formats the rows go from server to server: binary where the types are the same."""
     found = connection.execute(
         "select attname, atttypid::bigint from pg_attribute where attrelid = to_regclass(%s)",
-        (f"{SCHEMA}.{place.name.name}",),
+        (f"{SCHEMA}.{aside.name.name}",),
     ).fetchall()
     there: dict[str, int] = dict(found)
-    columns = place.delivery.table.columns
+    columns = aside.delivery.table.columns
     same = all(there.get(column.name) == column.type.oid and is_binary(column.type) for column in columns)
     return "binary" if same else "text"
 
@@ -158,18 +158,18 @@ def copy_part(part: CopyPart) -> PenstockError | None:
     return None
 
 
-def copy_rows(endpoint: Endpoint, copy: str, into: Place, rows: DataFrame) -> list[PenstockError]:
+def copy_rows(endpoint: Endpoint, copy: str, into: TargetTable, rows: DataFrame) -> list[PenstockError]:
     """Rows that Spark made, every column as text: each partition is a part. The errors of its tasks.
 
     Columns go by their place: Spark would look for some names (a dot, a backtick) in vain.
     """
-    rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
+    rows = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
     told = rows.mapInArrow(partial(_copy_partition, endpoint, copy, into), "error binary").collect()
     return [pickle.loads(error) for (error,) in told]
 
 
 def _copy_partition(
-    endpoint: Endpoint, copy: str, into: Place, batches: Iterator[pa.RecordBatch]
+    endpoint: Endpoint, copy: str, into: TargetTable, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs on executors."""
     context = TaskContext.get()
@@ -189,7 +189,7 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
 def write_part(
     connection: Connection,
     copy: str,
-    into: Place,
+    into: TargetTable,
     part: tuple[int, Iterable[bytes | memoryview]],
     format: str = "text",
 ) -> None:
@@ -213,22 +213,22 @@ def write_part(
     )
 
 
-def finish(connection: Connection, place: Place, copy: str) -> int:
+def finish(connection: Connection, aside: TargetTable, copy: str) -> int:
     """Everything was copied: build what can be built before it is handed over. How many rows it has."""
-    tables.set_defaults(connection, place, on=False)
-    if becomes_target(connection, replace(place, table=None)):
-        tables.make_key(connection, place)
-    connection.execute(sql.SQL("analyze {}").format(place.identifier))
+    definition.set_defaults(connection, aside, on=False)
+    if becomes_target(connection, replace(aside, table=None)):
+        definition.make_key(connection, aside)
+    connection.execute(sql.SQL("analyze {}").format(aside.identifier))
     connection.execute("update penstock.copies set finished_at = now() where copy = %s", (copy,))
     row = connection.execute("select sum(rows) from penstock.copied where copy = %s", (copy,)).fetchone()
     return int(row[0] or 0) if row else 0
 
 
-def becomes_target(connection: Connection, target: Place) -> bool:
-    return target.source_column is None and not tables.exists(connection, target.name)
+def becomes_target(connection: Connection, target: TargetTable) -> bool:
+    return target.source_column is None and not definition.exists(connection, target.name)
 
 
-def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> Place:
+def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> TargetTable:
     """Put a finished copy in its target's place, which `made` says is ours; the place as it is then."""
     row = connection.execute(
         "delete from penstock.copies where copy = %s and finished_at is not null"
@@ -239,7 +239,7 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
         raise SnapshotLost("there is no finished copy of the table at the destination")
     connection.execute("delete from penstock.copied where copy = %s", (copy,))
     source, document, begun, nothing = row
-    target = endpoint.place(_delivery(source, document))
+    target = endpoint.target(_delivery(source, document))
     target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
     aside = set_aside(target, copy)
     ledger.lock_target(connection, target.name)
@@ -247,10 +247,10 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
     if becomes_target(connection, target):
         _rename(connection, aside, target)
         return replace(target, ours=True)
-    if not tables.exists(connection, target.name):
+    if not definition.exists(connection, target.name):
         target = replace(target, ours=True)
-        tables.make(connection, target)
-        tables.make_key(connection, target)
+        definition.make(connection, target)
+        definition.make_key(connection, target)
     guarded = guard(connection, target)
     target = replace(target, referenced=guarded.referenced, cascades=guarded.cascades)
     check_rows(connection, endpoint, target)
@@ -282,7 +282,7 @@ def _delivery(source: str, given: dict[str, Any]) -> Delivery:
     )
 
 
-def _rename(connection: Connection, aside: Place, target: Place) -> None:
+def _rename(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
     """The table moves with its indexes, which are named anew where the name is free."""
     make_target_schema(connection, target)
     mark(connection, aside)

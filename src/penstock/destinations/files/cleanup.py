@@ -7,25 +7,25 @@ from collections.abc import Iterable
 import structlog
 
 from penstock.destinations import ledger
-from penstock.destinations.files import copies
-from penstock.destinations.files.books import Books
+from penstock.destinations.files import unfinished_copies
 from penstock.destinations.files.layout import Layout
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.model import TableName
 
 _log = structlog.get_logger("penstock.files")
 
 
-def sweep(storage: Storage, layout: Layout, books: Books) -> None:
+def sweep(storage: Storage, layout: Layout, records: SourceRecords) -> None:
     """Remove what an interrupted batch wrote: folders newer than the newest one that is registered, or, of a
     table's first copy, than its own. Of a table of which there is neither all is left alone: what is there
     may be from before our time."""
-    with books.transaction() as connection:
-        ledger.lock(connection, books.stream)  # a commit of a process that was killed may be on its way
-        kept = set(copies.folders(connection, books.stream))
-        tables = map(TableName.parse, ledger.names(connection, books.stream).values())
-        newest = [(table, books.registry.last(connection, table).batch) for table in tables]
-    registered = [layout.folder(books.stream.source, table, batch) for table, batch in newest if batch]
+    with records.transaction() as connection:
+        ledger.lock(connection, records.stream)  # a commit of a process that was killed may be on its way
+        kept = set(unfinished_copies.folders(connection, records.stream))
+        tables = map(TableName.parse, ledger.names(connection, records.stream).values())
+        newest = [(table, records.registry.last(connection, table).batch) for table in tables]
+    registered = [layout.folder(records.stream.source, table, batch) for table, batch in newest if batch]
     beyond = {_above(folder): folder for folder in [*sorted(kept), *registered]}
     for above, newest_folder in beyond.items():
         for folder in storage.folders(above):
@@ -38,17 +38,17 @@ def _above(folder: str) -> str:
     return folder.rpartition("/")[0]
 
 
-def remove_drafts(storage: Storage, books: Books) -> None:
+def remove_drafts(storage: Storage, records: SourceRecords) -> None:
     """Remove what an attempt before this one wrote and did not come into the registry, while that is still
     newer than anything else. Whether a transaction committed whose answer was lost is waited for."""
-    if not books.drafts:
+    if not records.drafts:
         return
-    shown = {storage.shown(folder): folder for folder in books.drafts}
-    with books.transaction() as connection:
-        ledger.lock(connection, books.stream)
-        left = books.registry.without_files(connection, list(shown))
+    shown = {storage.shown(folder): folder for folder in records.drafts}
+    with records.transaction() as connection:
+        ledger.lock(connection, records.stream)
+        left = records.registry.without_files(connection, list(shown))
     remove_folders(storage, [shown[folder] for folder in left])
-    books.drafts.clear()
+    records.drafts.clear()
 
 
 def remove_folders(storage: Storage, folders: Iterable[str]) -> None:
@@ -56,11 +56,11 @@ def remove_folders(storage: Storage, folders: Iterable[str]) -> None:
         storage.remove(storage.names(folder))
 
 
-def expire(storage: Storage, books: Books, days: float) -> None:
+def expire(storage: Storage, records: SourceRecords, days: float) -> None:
     """Remove files that are older than that and that no consumer has still to read. They leave the registry
     first: a crash in between leaves files that nobody sees, which are removed the next time."""
-    registry = books.registry
-    with books.transaction() as connection:
+    registry = records.registry
+    with records.transaction() as connection:
         registry.expire(connection, days)
         found = registry.to_be_removed(connection)
     if not found:
@@ -69,7 +69,7 @@ def expire(storage: Storage, books: Books, days: float) -> None:
     ours = {path: path.removeprefix(base) for path in found if path.startswith(base)}
     ours = {path: below for path, below in ours.items() if "/" in below and storage.holds(below)}
     storage.remove(ours.values())
-    with books.transaction() as connection:
+    with records.transaction() as connection:
         registry.removed(connection, found)
     _log.info("removed old files", files=len(ours))
     if strange := [path for path in found if path not in ours]:
