@@ -10,7 +10,8 @@ books of its own: it reads the tables' shape from the catalog, and again after e
 failure, so that writers may change schemas under each other's feet and servers may die. What races must
 end in (a deadlock, a column that is gone) ends that transaction only.
 
-The first column of every table is an integer to find rows by. Schema changes tell the checker by a row in
+The first column of every table is an integer to find rows by. Names pass from one table to another, and
+tables come and go. Schema changes tell the checker by a row in
 the table `schema_changes` what they did to the rows of others, since the stream does not.
 """
 
@@ -32,6 +33,7 @@ from penstock.model import TableName
 from penstock.model.errors import ConnectionFailed
 from tests.bed import Database
 from tests.checker import SCHEMA_CHANGES
+from tests.shape import Published
 from tests.writer import EXPECTED, RACES, Writer
 
 LONGEST = "ein_sehr_langer_Spaltenname_der_genau_63_Bytes_braucht_und_hat_"
@@ -82,8 +84,7 @@ class Workload:
     def __init__(self, database: Database, seed: int = 0) -> None:
         self.database = database
         self._seed = seed
-        self._published: list[int] = []
-        self._written: list[int] = []
+        self._published: Published
         self._via_root = True
         self._single: Writer | None = None
         self._numbers = itertools.count(1)
@@ -108,7 +109,7 @@ class Workload:
                     sql.Literal("true" if via_root else "false"),
                 )
             )
-        *self._written, _ = self._published = oids
+        self._published = Published(publication, tuple(oids[:-1]))
         return self
 
     @property
@@ -116,20 +117,20 @@ class Workload:
         """The tables as the stream names them: a partitioned one, or its leaves; by their present names."""
         query = """
             select nspname, relname
-              from unnest(%s::oid[]) published
-              cross join lateral (select relid from pg_partition_tree(published)
-                                   where isleaf and not %s union select published) family (oid)
+              from pg_publication p join pg_publication_rel on prpubid = p.oid and pubname = %s
+              cross join lateral (select relid from pg_partition_tree(prrelid)
+                                   where isleaf and not %s union select prrelid) family (oid)
               join pg_class c on c.oid = family.oid and (relkind <> 'p' or %s)
               join pg_namespace n on n.oid = relnamespace
         """
         with self.database.connect() as connection:
-            found = connection.execute(query, (self._published, self._via_root, self._via_root))
+            found = connection.execute(query, (self._published.name, self._via_root, self._via_root))
             return [TableName(*row) for row in found.fetchall()]
 
     def run(self, transactions: int = 200) -> None:
         """So many transactions, one after the other; calling it again goes on."""
         if self._single is None:
-            self._single = Writer(self.database, self._written, Random(self._seed), self.done)
+            self._single = Writer(self.database, self._published, Random(self._seed), self.done)
         with self._single.connected():
             for _ in range(transactions):
                 self._single.transaction(EXPECTED)
@@ -153,7 +154,7 @@ class Workload:
 
     def _write_until(self, stop: threading.Event, number: int) -> Counter[str]:
         done: Counter[str] = Counter()
-        writer = Writer(self.database, self._written, Random(f"{self._seed}/{number}"), done, number)
+        writer = Writer(self.database, self._published, Random(f"{self._seed}/{number}"), done, number)
         while not stop.is_set():
             try:
                 with writer.connected():

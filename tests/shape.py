@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from psycopg import sql
 
 from penstock.model import TableName
 from penstock.postgres.connection import Connection
+from tests.checker import SCHEMA_CHANGES
 
 _SHAPE = """
 select c.oid, n.nspname, c.relname, c.relreplident, c.relkind, a.attname,
@@ -21,7 +23,9 @@ select c.oid, n.nspname, c.relname, c.relreplident, c.relkind, a.attname,
   from pg_class c
   join pg_namespace n on n.oid = c.relnamespace
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
- where c.oid = any (%s)
+ where c.oid in (select r.prrelid
+                   from pg_publication_rel r join pg_publication p on p.oid = r.prpubid
+                  where p.pubname = %s)
  order by c.oid, a.attnum
 """
 
@@ -65,12 +69,23 @@ class Table:
         return [column for column in self.columns if not column.generated]
 
 
-def look(connection: Connection, oids: Sequence[int]) -> dict[int, Table]:
-    found = connection.execute(_SHAPE, (list(oids),)).fetchall()
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Tables that are written to: those of a publication."""
+
+    name: str
+    """The publication's."""
+    lasting: tuple[int, ...]
+    """The tables that are never dropped."""
+
+
+def look(connection: Connection, publication: str) -> dict[int, Table]:
+    """The tables of a publication that are the writers' own, by oid."""
     tables = {}
-    for oid in oids:
-        rows = [row for row in found if row[0] == oid]
+    for oid, found in groupby(connection.execute(_SHAPE, (publication,)).fetchall(), key=itemgetter(0)):
+        rows = list(found)
         _, schema, name, identity, kind, *_, unique = rows[0]
         columns = tuple(Column(*row[5:11]) for row in rows)
-        tables[oid] = Table(oid, TableName(schema, name), identity, kind == "p", unique, columns)
+        if TableName(schema, name) != SCHEMA_CHANGES:
+            tables[oid] = Table(oid, TableName(schema, name), identity, kind == "p", unique, columns)
     return tables

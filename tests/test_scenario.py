@@ -57,8 +57,11 @@ def test_writers_outlive_the_server(own_database: Database) -> None:
 
 def test_a_run_takes_every_step(database: Database) -> None:
     workload = Workload(database, seed=3).create()
-    workload.run(transactions=400)
-    kinds = ("add", "add with default", "drop", "rename", "move", "widen", "identity")
+    workload.run(transactions=800)
+    kinds = (
+        *("add", "add with default", "drop", "rename", "swap names", "make again", "move on", "widen"),
+        *("identity", "move", "swap tables", "make table", "replace table", "drop table", "make table again"),
+    )
     ends = ("commit", "rollback", "empty", "rollback to savepoint")
     wanted = {*Writer.STEPS, *ends, *(f"schema: {kind}" for kind in kinds)}
     assert not wanted - set(workload.done)

@@ -19,9 +19,10 @@ from psycopg import errors, sql
 
 from penstock.postgres.connection import Connection
 from tests import values
+from tests.altering import Altering
 from tests.bed import Database
 from tests.checker import SCHEMA_CHANGES
-from tests.shape import Column, Table, look
+from tests.shape import Column, Published, Table, look
 
 EXPECTED = (errors.IntegrityError, errors.CardinalityViolation)
 """How a transaction may fail without anybody else around."""
@@ -34,37 +35,24 @@ RACES = (
 )  # fmt: skip
 """How one may fail beside others."""
 _LARGE = 1_000_000
-_ADDABLE = (
-    "integer",
-    "text",
-    "numeric(10,2)",
-    "character varying(20)",
-    "boolean",
-    "jsonb",
-    "integer[]",
-    "mood",
-)
-_WIDER = {
-    "integer": "bigint",
-    "character varying(20)": "text",
-    "numeric(10,2)": "numeric(20,2)",
-}
-
-Did = tuple[str | None, ...]
-"""What became of one column: `add`, its name, what rows have in it; `drop`, its name; `rename`, from, to."""
 
 
 class Writer:
     STEPS: ClassVar[dict[str, int]] = {
         "insert": 20, "copy": 5, "upsert": 6, "update": 20, "touch": 8, "rekey": 8, "swap": 5, "delete": 10,
-        "truncate": 2, "savepoint": 8, "message": 4, "schema": 3, "unpublished": 3, "large": 1,
+        "truncate": 2, "savepoint": 8, "message": 4, "schema": 6, "unpublished": 3, "large": 1,
     }  # fmt: skip
 
     def __init__(
-        self, database: Database, oids: Sequence[int], random: Random, done: Counter[str], number: int = 0
+        self,
+        database: Database,
+        published: Published,
+        random: Random,
+        done: Counter[str],
+        number: int = 0,
     ) -> None:
         self._database = database
-        self._oids = list(oids)
+        self._published = published
         self._random = random
         self._number = number
         self._connection: Connection
@@ -185,7 +173,7 @@ class Writer:
 
     def _truncate(self) -> None:
         tables = self._random.sample(list(self._tables.values()), self._random.choice((1, 1, 2, 3)))
-        cascade = self._tables[self._oids[0]] in tables or self._random.random() < 0.3
+        cascade = self._tables[self._published.lasting[0]] in tables or self._random.random() < 0.3
         self._statement(
             "truncate {} {} {}",
             sql.SQL(", ").join(table.quoted for table in tables),
@@ -237,87 +225,17 @@ class Writer:
     # Schema changes: what they did to the rows goes into the stream as a row of `schema_changes`
 
     def _schema(self) -> None:
+        altering = Altering(self._statement, self._random, self._published, self._tables)
         table = self._pick()
-        free = [c for c in table.columns if not (c.fixed or c.reference)]
-        kinds = ["add", "add with default", "rename", "rename", "swap names", "move", "widen", "identity"]
-        if len(table.columns) > 16:
-            kinds = ["drop"]
-        elif free:
-            kinds += ["drop", "drop"]
-        kind = self._random.choice(kinds)
-        did = {"add": self._add, "add with default": self._add_with_default, "drop": self._drop,
-               "rename": self._rename, "swap names": self._swap_names, "move": self._move,
-               "widen": self._widen, "identity": self._identity}[kind](table)  # fmt: skip
+        kind, effects = altering.alter(table)
         leaves = self._statement("select relid::oid from pg_partition_tree({})", sql.Literal(table.oid))
         tables = [table.oid, *(leaf for (leaf,) in leaves)]
-        for each in did:
-            told = {"tables": tables, "did": each}
+        for effect in effects:
+            told = {"tables": tables, "did": effect}
             name = sql.Identifier(SCHEMA_CHANGES.schema, SCHEMA_CHANGES.name)
             self._statement("insert into {} (told) values ({})", name, sql.Literal(json.dumps(told)))
         self._look()
         self._done[f"schema: {kind}"] += 1
-
-    def _add(self, table: Table) -> list[Did]:
-        name, type = self._new_name(table), self._random.choice(_ADDABLE)
-        self._alter(table, "add {} {}", sql.Identifier(name), sql.SQL(type))
-        return [("add", name, None)]
-
-    def _add_with_default(self, table: Table) -> list[Did]:
-        name, type = self._new_name(table), self._random.choice(_ADDABLE)
-        default = sql.Literal(values.VALUES[type](self._random))
-        null = sql.SQL(self._random.choice(("null", "not null")))
-        self._alter(table, "add {} {} {} default {}", sql.Identifier(name), sql.SQL(type), null, default)
-        (printed,) = self._statement("select concat({}::{})", default, sql.SQL(type)).fetchall()[0]
-        return [("add", name, printed)]
-
-    def _drop(self, table: Table) -> list[Did]:
-        free = [c.name for c in table.columns if not (c.fixed or c.reference)]
-        name = self._random.choice(free)
-        self._alter(table, "drop {}", sql.Identifier(name))
-        return [("drop", name)]
-
-    def _rename(self, table: Table) -> list[Did]:
-        return [self._rename_column(table, self._random.choice(table.columns).name, self._new_name(table))]
-
-    def _swap_names(self, table: Table) -> list[Did]:
-        if len(table.columns) < 2:
-            return []
-        one, other = (column.name for column in self._random.sample(table.columns, 2))
-        names = (one, "aside"), (other, one), ("aside", other)
-        return [self._rename_column(table, old, new) for old, new in names]
-
-    def _rename_column(self, table: Table, old: str, new: str) -> Did:
-        self._alter(table, "rename {} to {}", sql.Identifier(old), sql.Identifier(new))
-        return "rename", old, new
-
-    def _move(self, table: Table) -> list[Did]:
-        """To one of a few names, which the table may have had before."""
-        names = [f"{table.name.name.split('~')[0]}~{number}" for number in range(3)]
-        name = self._random.choice([name for name in names if name != table.name.name])
-        self._alter(table, "rename to {}", sql.Identifier(name))
-        return []
-
-    def _widen(self, table: Table) -> list[Did]:
-        """To a type under which every value prints as before."""
-        candidates = [c for c in table.columns if c.type in _WIDER and not (c.fixed and table.partitioned)]
-        if candidates:
-            column = self._random.choice(candidates)
-            self._alter(table, "alter {} type {}", sql.Identifier(column.name), sql.SQL(_WIDER[column.type]))
-        return []
-
-    def _identity(self, table: Table) -> list[Did]:
-        if table.unique and not table.partitioned and table.identity in "df":
-            self._alter(table, "replica identity {}", sql.SQL("full" if table.identity == "d" else "default"))
-        return []
-
-    def _new_name(self, table: Table) -> str:
-        """One of a few: names come back."""
-        taken = {column.name for column in table.columns}
-        names = [f"{word} {number}" for word in ("c", "Neue Spalte", "order") for number in range(7)]
-        return self._random.choice([name for name in names if name not in taken])
-
-    def _alter(self, table: Table, action: str, *parts: sql.Composable) -> None:
-        self._statement("alter table {} " + action, table.quoted, *parts)
 
     # What steps are made of
 
@@ -343,7 +261,7 @@ class Writer:
         if column.fixed:
             return sql.Literal(self._random.randrange(1000))
         if column.reference:
-            simple = self._tables[self._oids[0]]
+            simple = self._tables[self._published.lasting[0]]
             return sql.SQL("(select min({}) from {} where {} >= {})").format(
                 simple.find, simple.quoted, simple.find, sql.Literal(self._random.randrange(1000))
             )
@@ -377,7 +295,7 @@ class Writer:
 
     def _look(self) -> None:
         """Learn the tables' shape as it is now, for this transaction."""
-        self._tables = look(self._connection, self._oids)
+        self._tables = look(self._connection, self._published.name)
 
     def _statement(
         self, statement: str, *parts: sql.Composable, **named: sql.Composable
