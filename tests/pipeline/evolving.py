@@ -26,7 +26,7 @@ REWRITES = {TEXT}
 yet all values print otherwise."""
 KEY = 1
 """The number of the column that rows are found by."""
-NAMES = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d")
 
 Values = dict[str, str | None]
 

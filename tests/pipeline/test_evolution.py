@@ -4,6 +4,7 @@ destination ends with the source's values under the source's names."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, product
 from typing import Any
 
@@ -13,9 +14,11 @@ from hypothesis import strategies as st
 
 from penstock.config.destinations import DestinationTable
 from penstock.destinations.schema_change import SchemaChange
-from penstock.model import Column, ColumnType
+from penstock.model import Column, ColumnType, ReplicaIdentity
+from penstock.pipeline import evolution
 from penstock.pipeline.changes import passes_a_rule
-from tests.pipeline.evolving import OID, REGCLASS, TEXT, VARCHAR, Copy, Source
+from penstock.pipeline.evolution import CopyAnew, Followed
+from tests.pipeline.evolving import OID, REGCLASS, TEXT, VARCHAR, Copy, Source, carry_out
 
 PLACES = st.sampled_from([0, 0, 1, 1, 2])
 WRITE = st.tuples(st.just("write"), st.sampled_from("13"))
@@ -158,6 +161,8 @@ FOLLOWED = {
     "dropped, added again under its name": [("make_again", 0, True)],
     "one dropped, another added": [("drop", 0), ("add", 1, True)],
     "widened": [("retype", 1)],
+    "one added, another widened": [("add", 0, True), ("retype", 1)],
+    "written to other files": [("vacuum",)],
 }
 
 
@@ -184,6 +189,58 @@ def test_what_is_certain_is_followed_without_a_copy(
     assert copy.copies == ["first"]
 
 
+ONE_BY_ONE = {
+    "added": [[("add", 0, True)], [("add", 0, True)]],
+    "renamed": [[("rename", 0, 0)], [("rename", 0, 1)], [("rename", 0, 0)]],
+    "added, dropped, and another added": [[("add", 0, False)], [("drop", 2)], [("add", 1, True)]],
+    "dropped after a VACUUM, another renamed": [[("vacuum",), ("drop", 1)], [("rename", 0, 0)]],
+}
+
+
+@pytest.mark.parametrize("changes", ONE_BY_ONE.values(), ids=ONE_BY_ONE.keys())
+def test_what_is_certain_is_followed_by_one_row_after_the_other(changes: list[Any]) -> None:
+    source = Source()
+    copy = Copy(source)
+    for each in changes:
+        perform(source, each, [("write", "1")])
+        copy.batch()
+    assert [row for _, row in sorted(copy.rows.items())] == source.contents()
+    assert copy.copies == ["first"]
+
+
+@pytest.mark.parametrize("changes", [ONE_BY_ONE["added"], ONE_BY_ONE["renamed"]], ids=["added", "renamed"])
+def test_of_two_changes_at_the_source_the_first_is_followed_by_its_row(changes: list[Any]) -> None:
+    """The catalog knows of the second when the first one's row comes."""
+    source = Source()
+    copy = Copy(source)
+    copy.batch()
+    for each in changes:
+        perform(source, each, [("write", "1")])
+    for _ in changes:
+        copy.batch(1)
+    assert [row for _, row in sorted(copy.rows.items())] == source.contents()
+    assert copy.copies == ["first"]
+
+
+def test_under_identity_full_a_table_that_loses_its_key_is_copied_anew() -> None:
+    facts = Source().facts(1)
+    schema = replace(facts.schema, identity=ReplicaIdentity.FULL)
+    keyless = replace(facts, schema=schema, primary_key=())
+    assert isinstance(evolution.look(schema, facts.detail(), keyless), CopyAnew)
+    assert isinstance(evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Followed)
+
+
+def test_a_column_that_was_there_and_is_published_only_now_has_a_table_copied_anew() -> None:
+    """Rows have values in it that the stream never had."""
+    facts = Source().facts(1)
+    *published, _ = facts.schema.columns
+    numbers = {column.name: facts.numbers[column.name] for column in published}
+    known = {**facts.detail(), "numbers": numbers}
+    narrow = replace(facts.schema, columns=tuple(published))
+    assert isinstance(evolution.look(narrow, known, facts), CopyAnew)
+    assert isinstance(evolution.follow(narrow, facts.schema, known, facts), CopyAnew)
+
+
 @pytest.mark.parametrize("changed", EACH.values(), ids=EACH.keys())
 def test_a_look_that_began_before_a_copy_says_nothing(changed: Any) -> None:
     """Though it ended after it: it would have the table copied once more."""
@@ -197,6 +254,13 @@ def test_a_look_that_began_before_a_copy_says_nothing(changed: Any) -> None:
     catch_up(source, copy)
     assert [row for _, row in sorted(copy.rows.items())] == source.contents()
     assert copy.copies == ["first", "asked for"]
+
+
+def test_who_steps_aside_takes_nobodys_name() -> None:
+    added = Column("penstock_1", TEXT), None
+    row: dict[str, str | None] = {"a": "1", "b": "2", "penstock_0": "3"}
+    carry_out(SchemaChange(renamed=(("a", "b"), ("b", "a")), added=(added,)), row)
+    assert row == {"a": "2", "b": "1", "penstock_0": "3", "penstock_1": None}
 
 
 READS_A = DestinationTable.model_validate({"set": {"c": "upper(a)"}})

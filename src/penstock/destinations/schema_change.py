@@ -73,7 +73,7 @@ class SchemaChange:
         """A name is given when nobody has it any more. Where everybody waits for another, in a circle, one
         steps aside."""
         left = dict(self.renamed)
-        named = {*taken, *left.keys(), *left.values(), *(column.name for column, _ in self.added)}
+        named = {*taken, *left.keys(), *left.values()}
         aside = (name for n in count() if (name := f"{TEMPORARY}{n}") not in named)
         while left:
             old = next((old for old, new in left.items() if new not in left), None)

@@ -82,15 +82,13 @@ def follow(
     if isinstance(change, CopyAnew):
         return change
     names = dict(zip(to, new.column_names, strict=True))
-    marks = {n: mark for n, mark in known.get("marks", {}).items() if now.marks.get(int(n)) == mark}
     primary_key = [names.get(known["numbers"].get(name, 0)) for name in known["primary_key"]]
     return Followed(
         change,
         {
             **known,
             "numbers": {name: number for number, name in names.items()},
-            "highest": max([highest(known), *to]),
-            "marks": {number: mark for number, mark in marks.items() if int(number) in names},
+            "highest": max([highest(known), *to]),  # not the catalog's: the next row may have later ones
             "files": dict(now.files),
             "primary_key": primary_key if None not in primary_key else [],
         },
@@ -145,8 +143,6 @@ def _change(
             retyped.append(column)
     if _is_rewritten(known["files"], now.files) and (added or _is_touched(known, now)):
         return CopyAnew("its rows were rewritten")
-    if added and retyped:
-        return CopyAnew("columns were added and others changed their type")
     dropped = tuple(column.name for number, column in was.items() if number not in to)
     return SchemaChange(tuple(added), dropped, tuple(renamed), tuple(retyped))
 
