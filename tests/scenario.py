@@ -121,7 +121,7 @@ class Workload:
               cross join lateral (select relid from pg_partition_tree(prrelid)
                                    where isleaf and not %s union select prrelid) family (oid)
               join pg_class c on c.oid = family.oid and (relkind <> 'p' or %s)
-              join pg_namespace n on n.oid = relnamespace
+              join pg_namespace n on n.oid = relnamespace and nspname <> 'penstock'
         """
         with self.database.connect() as connection:
             found = connection.execute(query, (self._published.name, self._via_root, self._via_root))

@@ -26,6 +26,7 @@ select c.oid, n.nspname, c.relname, c.relreplident, c.relkind, a.attname,
  where c.oid in (select r.prrelid
                    from pg_publication_rel r join pg_publication p on p.oid = r.prpubid
                   where p.pubname = %s)
+   and n.nspname <> 'penstock'
  order by c.oid, a.attnum
 """
 
