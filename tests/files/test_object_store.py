@@ -269,7 +269,9 @@ def test_executors_are_handed_their_keys_with_their_tasks(
             time.sleep(0.05)
     assert ran.returncode == 0, (tmp_path / "out").read_text()
     assert any("CoarseGrainedExecutorBackend" in line for line in seen), seen
-    assert_no_secret([(tmp_path / "out").read_text(), (tmp_path / "spool" / "spark.log").read_text()])
+    assert_no_secret(
+        [(tmp_path / "out").read_text(), (tmp_path / "spool" / "test" / "spark.log").read_text()]
+    )
     RemoteConsumer(source, destination, seaweed.system(), tmp_path / "taken").run()
     assert not difference(source, destination, [TableName("public", "large")])
 

@@ -105,7 +105,8 @@ class Pipes:
         def dsn(database: Database, role: str) -> str:
             return database.server.dsn(database.name, user="postgres" if superuser else role)
 
-        keeper = "postgres" if superuser else KEEPER.replace(" ", "%20")
+        keeper, server = KEEPER.replace(" ", "%20"), self.state.server
+        state = f"postgresql://{keeper}@127.0.0.1:{server.port}/{self.state.name}"
         tables = {"include": ["App.*", "plain"], "exclude": ["*.hidden"]}
         replication = {"create_publication": False}
         given = {"name": "shop", "dsn": dsn(self.source, CDC), "tables": tables, "replication": replication}
@@ -123,7 +124,7 @@ class Pipes:
             ],
             "batch_control": {"interval": "50ms"},
             "spool": {"path": str(self.folder / "spool")},
-            "state": {"url": f"postgresql://{keeper}@127.0.0.1:{self.state.server.port}/{self.state.name}"},
+            "state": {"url": server.url(self.state.name) if superuser else state},
             "spark": {"master": "local[2]"},
             "retry": {"initial": "100ms", "max": "1s", "attempts": 2},
         }
