@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from bench.report import Case, compare, rate
 from penstock.capture.decoder import FastDecoder
-from penstock.capture.reference import ReferenceDecoder
-from penstock.capture.stream import Decoder, Run
+from penstock.capture.plain_decoder import ReferenceDecoder
+from penstock.capture.runs import Decoder, MessageRun
 from penstock.model import ZERO
 from tests.capture import pgoutput as pg
 from tests.capture.decoding import Versions
@@ -39,7 +39,7 @@ def cases(rows: int | None) -> Iterator[Case]:
 
 
 def _case(name: str, rows: int, sent: list[bytes]) -> Case:
-    runs = [Run.of(sent[at : at + RUN_MESSAGES]) for at in range(0, len(sent), RUN_MESSAGES)]
+    runs = [MessageRun.of(sent[at : at + RUN_MESSAGES]) for at in range(0, len(sent), RUN_MESSAGES)]
     return compare(
         name,
         "reference decoder",
@@ -48,7 +48,7 @@ def _case(name: str, rows: int, sent: list[bytes]) -> Case:
     )
 
 
-def _decode(decoder: Decoder, runs: list[Run]) -> None:
+def _decode(decoder: Decoder, runs: list[MessageRun]) -> None:
     for run in runs:
         for _ in decoder.decode(run):
             pass

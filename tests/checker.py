@@ -35,8 +35,8 @@ from penstock.model.events import Row
 from penstock.postgres.connection import Connection, connect
 from penstock.spool import segment
 from penstock.spool.changes import Change, changes
-from penstock.spool.manifest import Entry, Manifest
-from penstock.spool.segment import BeforeKind, Op, Part
+from penstock.spool.manifest import Manifest, SegmentEntry
+from penstock.spool.segment import BeforeKind, Op, SegmentPart
 from tests.bed import Database
 
 SCHEMA_CHANGES = TableName("public", "schema_changes")
@@ -54,7 +54,7 @@ def changes_of_spool(path: Path, start: Lsn | None = None) -> Iterator[Change]:
         yield from changes(manifest, begin, end)
 
 
-def _assert_in_order(path: Path, entry: Entry, part: Part) -> None:
+def _assert_in_order(path: Path, entry: SegmentEntry, part: SegmentPart) -> None:
     """Bulk readers take a part as it lies."""
     batches = segment.read(path / entry.segment.file, part)
     places = [

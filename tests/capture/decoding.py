@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.capture.messages import RelationMessage
-from penstock.capture.stream import Block, Decoder, Rows, Run, Step, StreamAbort, StreamCommit
+from penstock.capture.runs import Block, DecodedRows, Decoder, MessageRun, Step, StreamAbort, StreamCommit
 from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.errors import MalformedMessage
 from penstock.spool.segment import SCHEMA
@@ -51,11 +51,13 @@ class Outcome:
 
     @property
     def rows(self) -> pa.Table:
-        return pa.Table.from_batches([step.batch for step in self.steps if isinstance(step, Rows)], SCHEMA)
+        return pa.Table.from_batches(
+            [step.batch for step in self.steps if isinstance(step, DecodedRows)], SCHEMA
+        )
 
     @property
     def position(self) -> Lsn | None:
-        reached = [step.position for step in self.steps if isinstance(step, Rows) and step.position]
+        reached = [step.position for step in self.steps if isinstance(step, DecodedRows) and step.position]
         return reached[-1] if reached else None
 
     @property
@@ -63,7 +65,7 @@ class Outcome:
         """How many of the rows belong to transactions that ended, as the spool's writer counts them."""
         ended = seen = 0
         for step in self.steps:
-            if isinstance(step, Rows):
+            if isinstance(step, DecodedRows):
                 ended = seen + step.ended if step.position else ended
                 seen += step.batch.num_rows
         return ended
@@ -88,13 +90,13 @@ class Kept:
         if abort.subxid in xids:
             del kept[0 if abort.subxid == abort.xid else xids.index(abort.subxid) :]
 
-    def runs(self, xid: int) -> list[Run]:
+    def runs(self, xid: int) -> list[MessageRun]:
         kept = [message for _, message in self._messages.pop(xid, [])]
         half = len(kept) // 2
-        return [Run.of(part) for part in (kept[:half], kept[half:]) if part]
+        return [MessageRun.of(part) for part in (kept[:half], kept[half:]) if part]
 
 
-def drive(decoder: Decoder, runs: Iterable[Run]) -> Outcome:
+def drive(decoder: Decoder, runs: Iterable[MessageRun]) -> Outcome:
     kept = Kept()
     outcome = Outcome([], None)
     try:
@@ -113,23 +115,23 @@ def drive(decoder: Decoder, runs: Iterable[Run]) -> Outcome:
     return outcome
 
 
-def cut(messages: Sequence[bytes], places: Iterable[int]) -> list[Run]:
+def cut(messages: Sequence[bytes], places: Iterable[int]) -> list[MessageRun]:
     """The messages as runs that end at these places."""
     bounds = sorted({0, len(messages), *(place % (len(messages) + 1) for place in places)})
-    return [Run.of(list(messages[a:b])) for a, b in pairwise(bounds)]
+    return [MessageRun.of(list(messages[a:b])) for a, b in pairwise(bounds)]
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:
     assert ours.refused == theirs.refused
     assert list(map(_plain, ours.steps)) == list(map(_plain, theirs.steps))
     for step in ours.steps:
-        if isinstance(step, Rows):
+        if isinstance(step, DecodedRows):
             step.batch.validate(full=True)
 
 
 def _plain(step: Step) -> object:
     match step:
-        case Rows(batch, ended, position):
+        case DecodedRows(batch, ended, position):
             return "rows", batch.to_pylist(), ended, position
         case Block(xid, run, xids):
             return "block", xid, run.data, run.ends.tolist(), xids.tolist()

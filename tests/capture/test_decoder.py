@@ -11,8 +11,8 @@ import pytest
 
 from penstock.capture.decoder import FastDecoder
 from penstock.capture.messages import HEARTBEAT_PREFIX
-from penstock.capture.reference import ReferenceDecoder
-from penstock.capture.stream import Decoder, Run
+from penstock.capture.plain_decoder import ReferenceDecoder
+from penstock.capture.runs import Decoder, MessageRun
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import MalformedMessage
 from penstock.model.events import Begin, Commit, Delete, Insert, Message, Relation, Truncate, Update
@@ -33,7 +33,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 def decoded(decoder: Decoder, *messages: bytes) -> Outcome:
-    return drive(decoder, [Run.of(list(messages))])
+    return drive(decoder, [MessageRun.of(list(messages))])
 
 
 def transaction(*payloads: bytes, commit_lsn: int = 500, xid: int = 7) -> list[bytes]:
@@ -264,7 +264,7 @@ def test_what_no_server_sends_is_refused_with_its_position(make: Make, payloads:
     described = [xlog(1, pg.relation(ORDERS))]
     sent = [xlog(0x1_0000_0002, payload) for payload in payloads]
     with pytest.raises(MalformedMessage) as caught:
-        list(make().decode(Run.of(described + sent)))
+        list(make().decode(MessageRun.of(described + sent)))
     assert caught.value.where["lsn"] == Lsn(0x1_0000_0002)
 
 
@@ -274,7 +274,7 @@ def test_what_no_server_sends_is_refused_with_its_position(make: Make, payloads:
 )
 def test_a_damaged_header_is_refused_without_a_position(make: Make, message: bytes) -> None:
     with pytest.raises(MalformedMessage) as caught:
-        list(make().decode(Run.of([message])))
+        list(make().decode(MessageRun.of([message])))
     assert "lsn" not in caught.value.where
 
 
@@ -288,7 +288,7 @@ def test_the_reference_gives_events() -> None:
         pg.message(1, "note", b"!", transactional=True),
     ]
     sent = transaction(*changes)
-    events = list(ReferenceDecoder(Versions(), ZERO).events(Run.of(sent)))
+    events = list(ReferenceDecoder(Versions(), ZERO).events(MessageRun.of(sent)))
     begin, users, orders, *rows, commit = events
     assert begin == Begin(Lsn(100), Lsn(500), AT, 7)
     assert isinstance(users, Relation)

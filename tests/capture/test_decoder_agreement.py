@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.capture import kernels
 from penstock.capture.decoder import FastDecoder
-from penstock.capture.reference import ReferenceDecoder
-from penstock.capture.stream import Run
+from penstock.capture.plain_decoder import ReferenceDecoder
+from penstock.capture.runs import MessageRun
 from penstock.model import ZERO, Lsn
 from tests.capture.decoding import Versions, assert_same, cut, drive
 from tests.capture.pgoutput import damaged, streams
@@ -43,7 +43,7 @@ def test_where_a_stream_is_cut_changes_nothing(sent: list[bytes], one: list[int]
 @THOROUGH
 @given(streams())
 def test_a_run_without_streamed_transactions_is_one_step(sent: list[bytes]) -> None:
-    outcome = drive(FastDecoder(Versions(), ZERO), [Run.of(sent)])
+    outcome = drive(FastDecoder(Versions(), ZERO), [MessageRun.of(sent)])
     if not any(message[25:26] in (b"S", b"c", b"A") for message in sent if message[:1] == b"w"):
         assert len(outcome.steps) == 1
 
@@ -58,7 +58,7 @@ def test_both_refuse_a_damaged_stream_at_the_same_place(sent: list[bytes], cuts:
 @THOROUGH
 @given(st.binary(max_size=200), st.lists(st.integers(-5, 250), max_size=6))
 def test_noise_is_refused(data: bytes, ends: list[int]) -> None:
-    run = Run(data, np.array(ends, np.int64))
+    run = MessageRun(data, np.array(ends, np.int64))
     ours = drive(FastDecoder(Versions(), ZERO), [run])
     assert_same(ours, drive(ReferenceDecoder(Versions(), ZERO), [run]))
     assert ours.refused is not None or not ends

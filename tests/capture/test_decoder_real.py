@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from penstock.capture.decoder import FastDecoder
-from penstock.capture.reference import ReferenceDecoder
-from penstock.capture.stream import Block, StreamAbort, StreamCommit
+from penstock.capture.plain_decoder import ReferenceDecoder
+from penstock.capture.runs import Block, StreamAbort, StreamCommit
 from penstock.model import ZERO
 from tests.bed import Database
 from tests.capture.decoding import Outcome, Versions, assert_same, cut, drive

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.capture.runs import Block, MessageRun
 from penstock.capture.spill import Spill, SpilledRun
-from penstock.capture.stream import Block, Run
 
 # A transaction as nested savepoints write it: a block of messages of some (sub)transaction, or the
 # roll-back of one. Subtransaction numbers grow, as PostgreSQL's do.
@@ -36,7 +36,7 @@ def test_what_is_left_is_what_was_not_rolled_back(steps: list[tuple[str, object]
                     number += 1
                     messages.append(b"m%d" % number)
                     xids.append(current)
-                spill.keep(Block(100, Run.of(messages), np.array(xids, np.int64)))
+                spill.keep(Block(100, MessageRun.of(messages), np.array(xids, np.int64)))
                 expected += zip(xids, messages, strict=True)
             else:
                 seen = sorted({xid for xid, _ in expected if xid != 100})
@@ -56,7 +56,7 @@ def test_what_is_left_is_what_was_not_rolled_back(steps: list[tuple[str, object]
 
 def test_a_transaction_rolled_back_whole_leaves_nothing(tmp_path: Path) -> None:
     spill = Spill(tmp_path / "spill")
-    spill.keep(Block(7, Run.of([b"a", b"b"]), np.array([7, 8], np.int64)))
+    spill.keep(Block(7, MessageRun.of([b"a", b"b"]), np.array([7, 8], np.int64)))
     spill.roll_back(7, 7)
     assert list(spill.runs(7)) == []
     assert list((tmp_path / "spill").iterdir()) == []

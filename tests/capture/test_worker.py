@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+from penstock.capture.runs import MessageRun
 from penstock.capture.spec import CaptureSpec
-from penstock.capture.stream import Run
 from penstock.capture.worker import QUEUED_BYTES, Worker
 from penstock.model import Lsn
 from penstock.model.errors import PenstockError
@@ -25,9 +25,9 @@ def report(state: str, error: PenstockError | None = None, **detail: object) -> 
     pass
 
 
-def run_of(place: int, size: int) -> Run:
+def run_of(place: int, size: int) -> MessageRun:
     lsn = START.value + place
-    return Run.of([xlog(lsn, message(lsn, "note", bytes(size), transactional=False))])
+    return MessageRun.of([xlog(lsn, message(lsn, "note", bytes(size), transactional=False))])
 
 
 def test_bytes_bound_what_waits_to_be_written(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.files.storage import Storage
 from penstock.model import Lsn, TableId, TableName
 from penstock.postgres.connection import connect
@@ -77,16 +77,18 @@ class Exported:
         for type, name in (("schema", "schema.yml"), ("full_reload", "full_reload.csv.gz")):
             text = yaml.safe_dump(described).encode()
             written = self._storage.write(f"public.users/{lsn}/{name}", [text])
-            entries.append(Entry(USERS, batch, type, written, Lsn(lsn), Lsn(lsn)))
+            entries.append(FileEntry(USERS, batch, type, written, Lsn(lsn), Lsn(lsn)))
         written = self._storage.write(f"public.users/{lsn}9/streaming.csv.gz", [b""])
-        entries.append(Entry(USERS, batch, "streaming", written, Lsn(lsn), Lsn(lsn)))
+        entries.append(FileEntry(USERS, batch, "streaming", written, Lsn(lsn), Lsn(lsn)))
         self._register(entries)
 
     def ddl(self, lsn: int, text: bytes) -> None:
         written = self._storage.write(f"public.users/{lsn}/ddl.txt", [text])
-        self._register([Entry(USERS, datetime(2026, 1, 31, 12, 1, lsn), "ddl", written, Lsn(lsn), Lsn(lsn))])
+        self._register(
+            [FileEntry(USERS, datetime(2026, 1, 31, 12, 1, lsn), "ddl", written, Lsn(lsn), Lsn(lsn))]
+        )
 
-    def _register(self, entries: list[Entry]) -> None:
+    def _register(self, entries: list[FileEntry]) -> None:
         with connect(self._database.dsn) as connection:
             shown = [self._storage.shown(entry.file.path) for entry in entries]
             self._registry.registered(self._registry.register(connection, entries, shown))

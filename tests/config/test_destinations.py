@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.config import load
 from penstock.config.destination_types import BUILT_IN
-from penstock.config.reference import option_keys, option_tables
+from penstock.config.key_reference import option_keys, option_tables
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.python.plugin import PythonOptions
 from penstock.model.errors import ConfigError

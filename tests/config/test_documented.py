@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.config.environment import KNOWN
+from penstock.config.key_reference import keys, table
 from penstock.config.models import Config
-from penstock.config.reference import keys, table
 
 PAGE = Path(__file__, "../../../docs/configuration.md").resolve().read_text()
 

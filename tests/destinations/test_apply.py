@@ -42,7 +42,7 @@ def by_spark(target: PostgresTarget, batch: ChangeBatch) -> Sequence[object]:
 
 def staged(target: PostgresTarget, batch: ChangeBatch) -> Sequence[object]:
     """As a task does, but as if there were many rows: in several pieces, through staging tables."""
-    outcome = tasks.write_batch(tasks.Batch(target._endpoint, batch))
+    outcome = tasks.write_batch(tasks.BatchWork(target._endpoint, batch))
     assert not isinstance(outcome, PenstockError), outcome
     return outcome
 

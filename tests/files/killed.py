@@ -14,7 +14,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files.full_copy import Sheet
 from penstock.destinations.files.target import FilesTarget
 from penstock.model.ddl import END, START
-from penstock.pipeline.reload import Reloads
+from penstock.pipeline.reload import TableReloads
 from penstock.pipeline.run import Pipeline
 
 
@@ -54,7 +54,7 @@ POINTS: dict[str, Callable[[], None]] = {
     "after START, before the export": lambda: before(FilesTarget, "begin_reload"),
     "when the export is to begin": lambda: after(FilesTarget, "begin_reload", lambda *_: True),
     "during the export": lambda: before(Sheet, "finish"),
-    "after the export, before END": lambda: before(Reloads, "_end"),
+    "after the export, before END": lambda: before(TableReloads, "_end"),
     "after END": lambda: after(FilesTarget, "write", has(END)),
 }
 

@@ -316,7 +316,7 @@ class Copy:
     def _note(self) -> None:
         self.noted = self.schema, self.known
 
-    def _follow(self, schema: TableSchema, evolved: evolution.Followed) -> None:
+    def _follow(self, schema: TableSchema, evolved: evolution.Evolved) -> None:
         for row in self.rows.values():
             carry_out(evolved.change, row)
             assert row.keys() == set(schema.column_names)

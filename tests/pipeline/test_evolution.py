@@ -17,7 +17,7 @@ from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column, ColumnType, ReplicaIdentity
 from penstock.pipeline import evolution
 from penstock.pipeline.changes import passes_a_rule
-from penstock.pipeline.evolution import CopyAnew, Followed
+from penstock.pipeline.evolution import CopyAnew, Evolved
 from tests.pipeline.evolving import OID, REGCLASS, TEXT, VARCHAR, Copy, Source, carry_out
 
 PLACES = st.sampled_from([0, 0, 1, 1, 2])
@@ -227,7 +227,7 @@ def test_under_identity_full_a_table_that_loses_its_key_is_copied_anew() -> None
     schema = replace(facts.schema, identity=ReplicaIdentity.FULL)
     keyless = replace(facts, schema=schema, primary_key=())
     assert isinstance(evolution.look(schema, facts.detail(), keyless), CopyAnew)
-    assert isinstance(evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Followed)
+    assert isinstance(evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Evolved)
 
 
 def test_a_column_that_was_there_and_is_published_only_now_has_a_table_copied_anew() -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from penstock.capture.place import own
+from penstock.capture.spool_identity import own
 from penstock.config import SourceConfig
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn, Reached, filesystem

@@ -16,7 +16,7 @@ from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.registry import Registry
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
-from penstock.destinations.ledger import Stream
+from penstock.destinations.ledger import StreamId
 from penstock.model import TableName
 from penstock.model.errors import ConfigError, StorageFailed
 from tests.bed import Database
@@ -93,7 +93,7 @@ def test_a_base_path_that_is_itself_a_link_is_none_of_these(tmp_path: Path) -> N
 @pytest.fixture
 def records(database: Database) -> Any:
     made = SourceRecords(
-        database.dsn, Stream("test", "lake", "source"), Registry("cdc_registry", "test", "lake", True)
+        database.dsn, StreamId("test", "lake", "source"), Registry("cdc_registry", "test", "lake", True)
     )
     made.open()
     with closing(made):

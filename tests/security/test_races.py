@@ -26,7 +26,7 @@ pytestmark = pytest.mark.every_server
 def _ledger(source: Database) -> None:
     with connect(source.dsn, autocommit=False) as connection:
         ledger.create(connection)
-        ledger.lock(connection, ledger.Stream("p", "d", "s"))
+        ledger.lock(connection, ledger.StreamId("p", "d", "s"))
 
 
 def _registry(source: Database) -> None:

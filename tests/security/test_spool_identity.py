@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from penstock.capture import launch
-from penstock.capture.place import find, identify, own
+from penstock.capture.spool_identity import find, identify, own
 from penstock.config import Config, load
 from penstock.model import Lsn
 from penstock.model.errors import SlotLost, SpoolInUse, WrongSpool

@@ -236,7 +236,7 @@ def holders(database: Database) -> int:
 def test_a_held_snapshot_ends_when_its_readers_are_done(accounts: Database) -> None:
     ((table,),) = accounts.query("select 'accounts'::regclass::oid")
     wanted = Wanted(("id",), None, 1 << 20)
-    request = snapshot_process.Request(
+    request = snapshot_process.SnapshotRequest(
         accounts.dsn, TableId(table), wanted, watched=1, before_use=60, after_use=0.5
     )
     held = snapshot_process.ask(request)
@@ -262,7 +262,7 @@ def test_a_held_snapshot_ends_when_spark_does(accounts: Database) -> None:
     with subprocess.Popen(["sleep", "600"]) as spark:
         try:
             snapshot_process.ask(
-                snapshot_process.Request(accounts.dsn, TableId(table), Wanted(("id",)), spark.pid)
+                snapshot_process.SnapshotRequest(accounts.dsn, TableId(table), Wanted(("id",)), spark.pid)
             )
             threading.Event().wait(2)
             assert holders(accounts) == 1

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from penstock.capture import kernels, messages
-from penstock.capture.batch import Batch, Row, arrays
 from penstock.capture.messages import EPOCH_US, HEARTBEAT_PREFIX, Reader, RelationMessage, XLogData
 from penstock.capture.relations import Relations
-from penstock.capture.stream import Block, Rows, Run, Schemas, Step, StreamAbort, StreamCommit
+from penstock.capture.row_buffers import Row, RowBuffers, arrays
+from penstock.capture.runs import Block, DecodedRows, MessageRun, Schemas, Step, StreamAbort, StreamCommit
 from penstock.model import NO_TABLE, ZERO, Lsn, TableSchema
 from penstock.model.compiled import Int64s
 from penstock.model.errors import MalformedMessage
@@ -56,7 +56,7 @@ def warm_up() -> None:
     header = b"w" + struct.pack("!qqq", 1, 1, 0)
     message = header + b"M" + struct.pack("!bq", 0, 1) + b"\0" + struct.pack("!i", 0)
     block = [header + b"S" + struct.pack("!IB", 1, 1), header + b"E"]
-    for _ in FastDecoder(NoTables(), ZERO).decode(Run.of([message, *block])):
+    for _ in FastDecoder(NoTables(), ZERO).decode(MessageRun.of([message, *block])):
         pass
 
 
@@ -69,8 +69,8 @@ class FastDecoder:
         self._block: int | None = None
         """The xid of the streamed block that is arriving."""
 
-    def decode(self, run: Run) -> Iterator[Step]:
-        batch, at, cut = Batch(run), 0, False
+    def decode(self, run: MessageRun) -> Iterator[Step]:
+        batch, at, cut = RowBuffers(run), 0, False
         step: Step | None
         while at < len(run.ends):
             if self._block is not None:
@@ -84,13 +84,13 @@ class FastDecoder:
             if step is not None:
                 if batch.holds_news:
                     yield self._changes.rows(batch)
-                    batch = Batch(run)
+                    batch = RowBuffers(run)
                 yield step
                 cut = True
         if batch.holds_news or not cut:
             yield self._changes.rows(batch)
 
-    def _rare(self, batch: Batch, message: XLogData) -> Step | None:
+    def _rare(self, batch: RowBuffers, message: XLogData) -> Step | None:
         if message.kind not in "SEcA":
             self._changes.rare(batch, message)
             return None
@@ -110,7 +110,7 @@ class FastDecoder:
                 return abort
         raise reader.malformed("no block of a streamed transaction is open")
 
-    def _gather(self, run: Run, first: int, xid: int) -> tuple[Block | None, int]:
+    def _gather(self, run: MessageRun, first: int, xid: int) -> tuple[Block | None, int]:
         """The block from a message on, up to its end or the run's; and the message to go on with."""
         data, ends = arrays(run)
         xids = np.full(len(ends), -1, np.int64)
@@ -133,7 +133,7 @@ class FastDecoder:
                 raise message.reader().malformed("it cannot stand in a block of a streamed transaction")
         return _block(xid, run, xids, first, at), at
 
-    def replay(self, commit: StreamCommit, runs: Iterable[Run]) -> Iterator[Rows]:
+    def replay(self, commit: StreamCommit, runs: Iterable[MessageRun]) -> Iterator[DecodedRows]:
         relations = self._relations.of_streamed(commit.xid)
         transaction = _transaction(self._start, commit)
         changes = _Changes(relations, transaction, XID_BYTES)
@@ -144,7 +144,7 @@ class FastDecoder:
                 yield rows
             del rows
         self._relations.adopt(relations)
-        yield Rows(EMPTY, 0, self._changes.reach(commit.end_lsn))
+        yield DecodedRows(EMPTY, 0, self._changes.reach(commit.end_lsn))
 
 
 class _Changes:
@@ -164,7 +164,7 @@ class _Changes:
         self._transaction[kernels.POSITION] = max(position.value, self._transaction[kernels.POSITION])
         return Lsn(int(self._transaction[kernels.POSITION]))
 
-    def scan(self, batch: Batch, first: int) -> int:
+    def scan(self, batch: RowBuffers, first: int) -> int:
         """Read messages up to the next rare one, or the run's end; returns its place."""
         batch.totals[kernels.NEXT] = first
         batch.make_room(len(batch.ends) - first)
@@ -177,21 +177,21 @@ class _Changes:
             raise MalformedMessage(f"a replication message does not parse: {WRONG[code]}", lsn=lsn)
         return at
 
-    def _scan(self, batch: Batch) -> int:
+    def _scan(self, batch: RowBuffers) -> int:
         return kernels.scan(
             batch.data, batch.ends, self._prefix, self._relations.lookup, self._transaction,
             batch.fixed, batch.totals,
         )  # fmt: skip
 
-    def replay(self, run: Run) -> Rows | None:
+    def replay(self, run: MessageRun) -> DecodedRows | None:
         """The rows of a run of a streamed transaction, if there are any."""
-        batch, at = Batch(run), 0
+        batch, at = RowBuffers(run), 0
         while (at := self.scan(batch, at)) < len(run.ends):
             self.rare(batch, messages.xlog_data(run.message(at)))
             at += 1
         return self.rows(batch) if batch.holds_news else None
 
-    def rare(self, batch: Batch, message: XLogData) -> None:
+    def rare(self, batch: RowBuffers, message: XLogData) -> None:
         reader = message.reader(streamed=self._prefix > 0)
         match message.kind:
             case "R":
@@ -208,7 +208,7 @@ class _Changes:
             case _:
                 raise reader.malformed("it is of an unknown kind")
 
-    def _truncate(self, batch: Batch, reader: Reader) -> None:
+    def _truncate(self, batch: RowBuffers, reader: Reader) -> None:
         truncate = messages.truncate(reader)
         self._check_open(reader)
         for table_id in truncate.table_ids:
@@ -217,7 +217,7 @@ class _Changes:
                 raise reader.malformed(f"it truncates table {table_id}, which was not described")
             self._add(batch, Row(Op.TRUNCATE, table_id, schema.version, reader.lsn, truncate.options))
 
-    def _message(self, batch: Batch, reader: Reader, sent_at: int) -> None:
+    def _message(self, batch: RowBuffers, reader: Reader, sent_at: int) -> None:
         message = messages.logical_message(reader)
         silent = message.prefix == HEARTBEAT_PREFIX
         row = Row(Op.MESSAGE, NO_TABLE, 0, message.lsn, message.values)
@@ -234,7 +234,7 @@ class _Changes:
         self.reach(message.lsn)
         batch.totals[kernels.MOVED], batch.totals[kernels.ENDED] = 1, batch.totals[kernels.ROWS]
 
-    def _add(self, batch: Batch, row: Row) -> None:
+    def _add(self, batch: RowBuffers, row: Row) -> None:
         if not self._transaction[kernels.DROPPED]:
             batch.add(row, self._transaction)
         self._transaction[kernels.SEQ] += 1
@@ -243,10 +243,10 @@ class _Changes:
         if not self.is_open:
             raise reader.malformed("it is a change outside of any transaction")
 
-    def rows(self, batch: Batch) -> Rows:
+    def rows(self, batch: RowBuffers) -> DecodedRows:
         moved = bool(batch.totals[kernels.MOVED])
         position = Lsn(int(self._transaction[kernels.POSITION])) if moved else None
-        return Rows(batch.to_arrow(), int(batch.totals[kernels.ENDED]), position)
+        return DecodedRows(batch.to_arrow(), int(batch.totals[kernels.ENDED]), position)
 
 
 def _transaction(start: Lsn, commit: StreamCommit | None = None) -> Int64s:
@@ -262,14 +262,14 @@ def _transaction(start: Lsn, commit: StreamCommit | None = None) -> Int64s:
     return made
 
 
-def _block(xid: int, run: Run, xids: Int64s, first: int, stop: int) -> Block | None:
+def _block(xid: int, run: MessageRun, xids: Int64s, first: int, stop: int) -> Block | None:
     """The messages among those from `first` on that got an xid, cut out of the run."""
     kept = np.flatnonzero(xids[first:stop] >= 0) + first
     if len(kept) == 0:
         return None
     if kept[-1] - kept[0] + 1 == len(kept):
         start = int(run.ends[kept[0] - 1]) if kept[0] else 0
-        inner = Run(memoryview(run.data)[start : int(run.ends[kept[-1]])], run.ends[kept] - start)
+        inner = MessageRun(memoryview(run.data)[start : int(run.ends[kept[-1]])], run.ends[kept] - start)
     else:
-        inner = Run.of([run.message(int(index)) for index in kept])
+        inner = MessageRun.of([run.message(int(index)) for index in kept])
     return Block(xid, inner, xids[kept])

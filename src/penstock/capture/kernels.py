@@ -34,7 +34,7 @@ from penstock.capture.messages import EPOCH_US, FIRST_TIME_US, LAST_TIME_US
 from penstock.model.compiled import Bytes, Int32s, Int64s, kernel
 
 if TYPE_CHECKING:
-    from penstock.capture.batch import Fixed, Side
+    from penstock.capture.row_buffers import Fixed, Side
 
 # What scan returns: all done, a message for Python, or what is wrong with the message it stopped at.
 DONE, RARE, SHORT, TRAILING, KIND, LSN, TIME, FLAGS = range(8)

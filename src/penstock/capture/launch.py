@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psycopg
 
-from penstock.capture.place import own
 from penstock.capture.spec import CaptureSpec
+from penstock.capture.spool_identity import own
 from penstock.config import Config, SourceConfig
 from penstock.model import private
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict

@@ -27,10 +27,10 @@ from penstock.capture.decoder import warm_up
 from penstock.capture.diagnosis import AGAIN, Diagnosis, check_publication
 from penstock.capture.heartbeat import Heartbeat
 from penstock.capture.receiver import Receiver
+from penstock.capture.runs import MessageRun
 from penstock.capture.schemas import SpoolSchemas, published
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
-from penstock.capture.stream import Run
 from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import ConnectionFailed, PenstockError, ServerSilent, SpoolFull, SpoolInUse
@@ -252,7 +252,7 @@ class Capture:
                 receiver.feedback(worker.recorded, worker.acknowledged)
                 told = time.monotonic()
 
-    def _pass_on(self, run: Run | None, worker: Worker) -> None:
+    def _pass_on(self, run: MessageRun | None, worker: Worker) -> None:
         if run is not None:
             worker.put(run)
             self._backoff.reset()

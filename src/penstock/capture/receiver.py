@@ -30,7 +30,7 @@ import psycopg
 from psycopg import pq
 
 from penstock.capture.diagnosis import SOMETHING_GONE
-from penstock.capture.stream import Run
+from penstock.capture.runs import MessageRun
 from penstock.model import ZERO, Lsn, Reached
 from penstock.model.errors import ServerSilent
 from penstock.postgres import timeline
@@ -115,7 +115,7 @@ class Receiver:
 
     def receive(
         self, seconds: float, gather: float = GATHER, has_room: Callable[[], bool] = lambda: True
-    ) -> Run | None:
+    ) -> MessageRun | None:
         """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
         more, or until there are enough, or no more room for them. None if nothing came."""
         begun = time.monotonic()
@@ -139,7 +139,7 @@ class Receiver:
             self._bear_silence(time.monotonic() - begun)
             return None
         self._silent, self._ask_at = 0.0, ASK
-        run = Run(*messages.empty())
+        run = MessageRun(*messages.empty())
         self._answer_keepalives(run)
         return run
 
@@ -151,7 +151,7 @@ class Receiver:
             self._ask_at += ASK
             self.feedback(self._received, ZERO, reply_wanted=True)
 
-    def _answer_keepalives(self, run: Run) -> None:
+    def _answer_keepalives(self, run: MessageRun) -> None:
         starts = np.concatenate(([0], run.ends[:-1]))
         kinds = np.frombuffer(run.data, np.uint8)[starts]
         for start in starts[(kinds == KEEPALIVE) & (run.ends - starts == KEEPALIVE_SIZE)]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.capture.messages import RelationMessage
-from penstock.capture.stream import Schemas
+from penstock.capture.runs import Schemas
 from penstock.model import Lsn, TableSchema
 
 Arrival = int

@@ -21,7 +21,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from penstock.capture.stream import Block, Run
+from penstock.capture.runs import Block, MessageRun
 from penstock.model import private
 
 
@@ -120,5 +120,5 @@ class SpilledRun:
     def size(self) -> int:
         return int(self.ends[-1])
 
-    def read(self) -> Run:
-        return Run(self.file.read(self.size), self.ends)
+    def read(self) -> MessageRun:
+        return MessageRun(self.file.read(self.size), self.ends)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from penstock.capture.decoder import FastDecoder
+from penstock.capture.runs import Block, DecodedRows, MessageRun, Step, StreamAbort, StreamCommit
 from penstock.capture.schemas import SpoolSchemas
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.spill import Spill
 from penstock.capture.state import Report
-from penstock.capture.stream import Block, Rows, Run, Step, StreamAbort, StreamCommit
 from penstock.model import ZERO
 from penstock.model.errors import SpoolFull
 from penstock.postgres.types import TypeCatalog
@@ -45,7 +45,7 @@ class Worker(threading.Thread):
         self._types = types
         self._decoder = FastDecoder(SpoolSchemas(writer, types), writer.recorded)
         self._spill = Spill(spec.spool / "spill")
-        self._queue: queue.Queue[Run] = queue.Queue(QUEUED_RUNS)
+        self._queue: queue.Queue[MessageRun] = queue.Queue(QUEUED_RUNS)
         self._unwritten = 0
         """Bytes in the queue and at hand."""
         self._counting = threading.Lock()
@@ -67,7 +67,7 @@ class Worker(threading.Thread):
         since = self._without_room_since
         return since is not None and time.monotonic() - since >= seconds
 
-    def put(self, run: Run) -> None:
+    def put(self, run: MessageRun) -> None:
         self._count(len(run.data))
         self._queue.put(run)
 
@@ -96,7 +96,7 @@ class Worker(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def _take_in(self, run: Run) -> int:
+    def _take_in(self, run: MessageRun) -> int:
         """How many bytes it had. Nobody has the run when this returns, so that it is not in memory beside
         its rows and what they are compressed to."""
         for step in self._decoder.decode(run):
@@ -105,7 +105,7 @@ class Worker(threading.Thread):
 
     def _carry_out(self, step: Step) -> None:
         match step:
-            case Rows(batch, ended, position):
+            case DecodedRows(batch, ended, position):
                 self._writer.append(batch, ended, position)
             case Block():
                 self._patiently(lambda: self._spill.keep(step))
@@ -118,7 +118,7 @@ class Worker(threading.Thread):
                     self._patiently(self._writer.relieve)
                 self._spill.forget(xid)
 
-    def _read_back(self, xid: int) -> Iterator[Run]:
+    def _read_back(self, xid: int) -> Iterator[MessageRun]:
         """Runs of a transaction that has committed; each counts until the next one is asked for. It is not
         held here meanwhile."""
         for spilled in self._spill.runs(xid):

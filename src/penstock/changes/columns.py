@@ -29,7 +29,7 @@ MAP = pa.map_(pa.string(), pa.string())
 NAMES = pa.list_(pa.string())
 
 
-class Rows:
+class RowColumns:
     """Rows as lists of text, `width` values each; a row that is null has none."""
 
     def __init__(self, lists: pa.ListArray, width: int) -> None:
@@ -64,7 +64,7 @@ def completed(rows: pa.RecordBatch, width: int) -> pa.ListArray:
     told = np.asarray(rows["before_kind"])[parents] == BeforeKind.FULL
     if not told.any():
         return after
-    new, old = Rows(after, width), Rows(before, width)
+    new, old = RowColumns(after, width), RowColumns(before, width)
     parents, places = parents[told], np.asarray(unchanged.flatten())[told]
     taken = np.arange(len(new.values))
     taken[new.first[parents] + places] = len(new.values) + old.first[parents] + places

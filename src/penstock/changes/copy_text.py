@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changes.columns import Rows
+from penstock.changes.columns import RowColumns
 
 CHUNK = 1 << 20
 """About how many bytes come at once."""
@@ -44,7 +44,7 @@ def copy_text(columns: Sequence[pa.StringArray | pa.ChunkedArray]) -> Iterator[m
 
 def rows_text(changes: pa.RecordBatch, width: int) -> Iterator[memoryview]:
     """The new rows of changes that all have one, with every value sent, for `copy … from stdin`."""
-    rows = Rows(changes["after"], width)
+    rows = RowColumns(changes["after"], width)
     for first, count in cut(ends_of(rows.values)[width - 1 :: width]):
         values = rows.values.slice(first * width, count * width)
         if _specials(values):

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.new_rows import all_rows, gathered
-from penstock.changes.row_lines import NONE, Ints, Lines, Mask, Part, lines_of, since_truncate
+from penstock.changes.row_lines import NONE, ChangePart, Ints, Mask, RowLines, lines_of, since_truncate
 from penstock.model import TableSchema
 from penstock.spool.segment import Op
 
@@ -46,7 +46,7 @@ class Net:
 def net_changes(changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequence[str]) -> Net:
     """The net change of changes of one table under one schema, in order."""
     truncated, batches = since_truncate(changes)
-    parts = [Part(batch, table) for batch in batches]
+    parts = [ChangePart(batch, table) for batch in batches]
     if all(part.only_inserts for part in parts):
         return _all_new(parts, table, key, truncated)
     places = [table.column_names.index(name) for name in key]
@@ -72,7 +72,7 @@ def net_changes(changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequ
     )
 
 
-def _all_new(parts: Sequence[Part], table: TableSchema, key: Sequence[str], truncated: bool) -> Net:
+def _all_new(parts: Sequence[ChangePart], table: TableSchema, key: Sequence[str], truncated: bool) -> Net:
     """Nothing but inserts: keys do not matter."""
     new = all_rows(parts, len(table.columns))
     count = len(new.kept)
@@ -86,7 +86,7 @@ def _all_new(parts: Sequence[Part], table: TableSchema, key: Sequence[str], trun
     )
 
 
-def _reborn(lines: Lines, last: Ints, there: Mask, gone: Mask) -> Ints:
+def _reborn(lines: RowLines, last: Ints, there: Mask, gone: Mask) -> Ints:
     """The lines' origins, where a new row under the key of a deleted one counts as the old row changed.
 
     A key that is no part of a change of keys is one line from the start; this finds the others, and takes
@@ -107,7 +107,7 @@ def _reborn(lines: Lines, last: Ints, there: Mask, gone: Mask) -> Ints:
 
 
 def _origins(
-    lines: Lines, origins: Ints, kind: Ints, own: Sequence[pa.ChunkedArray]
+    lines: RowLines, origins: Ints, kind: Ints, own: Sequence[pa.ChunkedArray]
 ) -> Sequence[pa.ChunkedArray]:
     if (kind == MOVED).any():
         return lines.keys.texts(origins)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.columns import offsets_of
-from penstock.changes.row_lines import Ints, Lines, Part
+from penstock.changes.row_lines import ChangePart, Ints, RowLines
 from penstock.spool.segment import Op
 
 _NO_CELLS = np.empty(0, np.int64)
@@ -30,13 +30,13 @@ class Gathered:
     """Per row: the places of columns whose value no change of the row has."""
 
 
-def all_rows(parts: Sequence[Part], width: int) -> Gathered:
+def all_rows(parts: Sequence[ChangePart], width: int) -> Gathered:
     """The new rows of all changes, which are inserts and lack nothing."""
     columns = _columns(parts, [part.after.first for part in parts], width)
     return Gathered(columns, _lists(_NO_CELLS, _NO_CELLS, sum(len(part) for part in parts)))
 
 
-def gathered(parts: Sequence[Part], lines: Lines, chosen: Ints, width: int) -> Gathered:
+def gathered(parts: Sequence[ChangePart], lines: RowLines, chosen: Ints, width: int) -> Gathered:
     """The rows as these changes (in order, no deletes) left them."""
     firsts = np.cumsum([0, *(len(part) for part in parts)])
     bounds = np.searchsorted(chosen, firsts)
@@ -65,7 +65,7 @@ def gathered(parts: Sequence[Part], lines: Lines, chosen: Ints, width: int) -> G
     return Gathered(columns, _lists(number[rows[unknown]], places[unknown], len(chosen)))
 
 
-def _columns(parts: Sequence[Part], firsts: Sequence[Ints], width: int) -> list[pa.ChunkedArray]:
+def _columns(parts: Sequence[ChangePart], firsts: Sequence[Ints], width: int) -> list[pa.ChunkedArray]:
     return [
         pa.chunked_array(
             [part.after.values.take(pa.array(at + place)) for part, at in zip(parts, firsts, strict=True)],
@@ -75,14 +75,14 @@ def _columns(parts: Sequence[Part], firsts: Sequence[Ints], width: int) -> list[
     ]
 
 
-def _unsent(parts: Sequence[Part], firsts: Ints) -> tuple[Ints, Ints]:
+def _unsent(parts: Sequence[ChangePart], firsts: Ints) -> tuple[Ints, Ints]:
     """The cells (change, place) that were not sent, in order."""
     rows = [part.unsent_rows + first for part, first in zip(parts, firsts, strict=False)]
     places = [part.unsent_places for part in parts]
     return np.concatenate([_NO_CELLS, *rows]), np.concatenate([_NO_CELLS, *places])
 
 
-def _last_sent(lines: Lines, lacking: Ints, wanted: np.ndarray) -> Ints:
+def _last_sent(lines: RowLines, lacking: Ints, wanted: np.ndarray) -> Ints:
     """For each change that lacks a column: the nearest change before, of the same row, that has it; -1 if
     there is none, or if it is not wanted."""
     several = np.bincount(lines.line, minlength=lines.count) > 1

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changes.columns import Rows
-from penstock.changes.row_lines import Part, since_truncate
+from penstock.changes.columns import RowColumns
+from penstock.changes.row_lines import ChangePart, since_truncate
 from penstock.model import TableSchema
 from penstock.model.errors import SpoolDamaged
 from penstock.spool.segment import BeforeKind, Op
@@ -39,7 +39,7 @@ class Tally:
 def net_rows(changes: Sequence[pa.RecordBatch], table: TableSchema) -> Tally:
     """The net change of changes of one table under one schema, which sends its old rows in full."""
     truncated, batches = since_truncate(changes)
-    parts = [Part(batch, table) for batch in batches]
+    parts = [ChangePart(batch, table) for batch in batches]
     names = [str(place) for place in range(len(table.columns))]
     counted = [_counted(part.after, names, 1) for part in parts]
     if not all(part.only_inserts for part in parts):
@@ -55,7 +55,7 @@ def net_rows(changes: Sequence[pa.RecordBatch], table: TableSchema) -> Tally:
     return Tally(truncated, rows.rename_columns([*table.column_names, COUNT]))
 
 
-def _counted(rows: Rows, names: Sequence[str], count: int) -> pa.Table:
+def _counted(rows: RowColumns, names: Sequence[str], count: int) -> pa.Table:
     first = rows.first[rows.valid]
     columns = [rows.values.take(pa.array(first + place)) for place in range(rows.width)]
     return pa.table([*columns, pa.array(np.full(len(first), count, np.int64))], [*names, COUNT])
@@ -66,7 +66,7 @@ def _nothing(names: Sequence[str]) -> pa.Table:
     return pa.schema([*fields, pa.field(COUNT, pa.int64())]).empty_table()
 
 
-def _refuse_half_told(part: Part, table: TableSchema) -> None:
+def _refuse_half_told(part: ChangePart, table: TableSchema) -> None:
     """Without a key, a row whose values are not all known cannot be found or counted."""
     kinds = np.asarray(part.changes["before_kind"])
     if len(part.unsent_rows) or (kinds[part.op != Op.INSERT] != BeforeKind.FULL).any():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.changes.columns import Rows, completed, offsets_of
+from penstock.changes.columns import RowColumns, completed, offsets_of
 from penstock.model import TableSchema
 from penstock.model.errors import SpoolDamaged
 from penstock.spool.segment import BeforeKind, Op
@@ -30,7 +30,7 @@ NONE = -1
 """In the place of a key's number: the row was not there."""
 
 
-class Part:
+class ChangePart:
     """The changes of one record batch, without truncates, taken apart."""
 
     def __init__(self, changes: pa.RecordBatch, table: TableSchema) -> None:
@@ -39,7 +39,7 @@ class Part:
         self.op: npt.NDArray[np.int8] = np.asarray(changes["op"])
         self.deleted: Mask = self.op == Op.DELETE
         self.unsent_rows, self.unsent_places, after = _sent(changes, table)
-        self.after = Rows(after, width)
+        self.after = RowColumns(after, width)
         if not np.array_equal(self.after.valid, ~self.deleted):
             raise SpoolDamaged("a change lacks its new row", table=table.name)
 
@@ -52,8 +52,8 @@ class Part:
         return not len(self.unsent_rows) and bool((self.op == Op.INSERT).all())
 
     @cached_property
-    def before(self) -> Rows:
-        before = Rows(self.changes["before"], self.after.width)
+    def before(self) -> RowColumns:
+        before = RowColumns(self.changes["before"], self.after.width)
         if (self.deleted & ~before.valid).any():
             raise SpoolDamaged("a delete does not say of which row")
         return before
@@ -154,7 +154,7 @@ def _encoded(column: pa.ChunkedArray) -> tuple[Ints, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class RowLines:
     keys: KeyCodes
     op: npt.NDArray[np.int8]
     code: Ints
@@ -177,7 +177,7 @@ class Lines:
         return last
 
 
-def lines_of(parts: Sequence[Part], key: Sequence[int]) -> Lines:
+def lines_of(parts: Sequence[ChangePart], key: Sequence[int]) -> RowLines:
     """The lines of all changes; the key is given as the places of its columns."""
     op = np.concatenate([part.op for part in parts])
     moved = [part.moved(key) for part in parts]
@@ -195,7 +195,7 @@ def lines_of(parts: Sequence[Part], key: Sequence[int]) -> Lines:
     return _followed(keys, op, code, source)
 
 
-def _followed(keys: KeyCodes, op: npt.NDArray[np.int8], code: Ints, source: Ints) -> Lines:
+def _followed(keys: KeyCodes, op: npt.NDArray[np.int8], code: Ints, source: Ints) -> RowLines:
     """Keys that are no part of a change of keys are lines; the others' changes are followed one by one."""
     moves = source != code
     involved = np.zeros(keys.count, np.bool_)
@@ -212,7 +212,7 @@ def _followed(keys: KeyCodes, op: npt.NDArray[np.int8], code: Ints, source: Ints
         for change in zip(op[slow].tolist(), source[slow].tolist(), code[slow].tolist(), strict=True)
     ]
     origin = np.where(was_there, np.arange(keys.count), NONE)
-    return Lines(keys, op, code, source, line, np.concatenate([origin, np.array(walk.origins, np.int64)]))
+    return RowLines(keys, op, code, source, line, np.concatenate([origin, np.array(walk.origins, np.int64)]))
 
 
 class _Walk:

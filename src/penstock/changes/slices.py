@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from penstock.model import NO_TABLE, Lsn, TableId, TableSchema
 from penstock.model.errors import SpoolDamaged
-from penstock.spool.manifest import Entry
-from penstock.spool.segment import Part, read_batches
+from penstock.spool.manifest import SegmentEntry
+from penstock.spool.segment import SegmentPart, read_batches
 
 Schemas = Mapping[tuple[TableId, int], TableSchema]
 
@@ -33,7 +33,7 @@ class Slice:
     """Which columns are read; None: all."""
 
 
-def slices_of(spool: Path, entries: Iterable[Entry], start: Lsn, schemas: Schemas) -> Iterator[Slice]:
+def slices_of(spool: Path, entries: Iterable[SegmentEntry], start: Lsn, schemas: Schemas) -> Iterator[Slice]:
     """Every part of the segments of a batch, in order."""
     for entry in entries:
         for part in entry.segment.parts:
@@ -47,7 +47,7 @@ def slices_of(spool: Path, entries: Iterable[Entry], start: Lsn, schemas: Schema
             )
 
 
-def _schema_of(part: Part, schemas: Schemas, entry: Entry) -> TableSchema | None:
+def _schema_of(part: SegmentPart, schemas: Schemas, entry: SegmentEntry) -> TableSchema | None:
     if part.table_id == NO_TABLE:
         return None
     found = schemas.get((part.table_id, part.schema_version))

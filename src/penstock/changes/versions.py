@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.new_rows import gathered
-from penstock.changes.row_lines import NONE, Ints, Lines, Mask, Part, lines_of
+from penstock.changes.row_lines import NONE, ChangePart, Ints, Mask, RowLines, lines_of
 from penstock.model import TableSchema
 from penstock.spool.segment import SCHEMA, Op
 
@@ -58,7 +58,7 @@ def versions(
     for batches, emptied in _between_truncates(changes):
         if emptied is not None:
             steps.append(Truncated(emptied))
-        parts = [Part(batch, table) for batch in batches if len(batch)]
+        parts = [ChangePart(batch, table) for batch in batches if len(batch)]
         if parts:
             steps.append(_versions(parts, table, key))
     return steps
@@ -97,7 +97,7 @@ class _Touched:
     """Per key: whether it was there before all changes."""
 
     @classmethod
-    def of(cls, lines: Lines, commit: Ints) -> _Touched:
+    def of(cls, lines: RowLines, commit: Ints) -> _Touched:
         moves = np.flatnonzero(lines.source != lines.code)
         # A change touches the key it gives; before that, if it takes a row from another key, that one.
         change = np.concatenate([moves, np.arange(len(lines.op))])
@@ -114,7 +114,7 @@ class _Touched:
         return cls(code[last], change[last], there[order[last]], was[order[np.flatnonzero(new_key)]])
 
 
-def _versions(parts: Sequence[Part], table: TableSchema, key: Sequence[str]) -> Versions:
+def _versions(parts: Sequence[ChangePart], table: TableSchema, key: Sequence[str]) -> Versions:
     lines = lines_of(parts, [table.column_names.index(name) for name in key])
     commit, times = _numbers(parts, "commit_lsn"), _numbers(parts, "committed_at")
     touched = _Touched.of(lines, commit)
@@ -147,7 +147,7 @@ def _versions(parts: Sequence[Part], table: TableSchema, key: Sequence[str]) -> 
     )
 
 
-def _numbers(parts: Sequence[Part], name: str) -> Ints:
+def _numbers(parts: Sequence[ChangePart], name: str) -> Ints:
     return np.concatenate([np.asarray(part.changes[name].cast(pa.int64())) for part in parts])
 
 

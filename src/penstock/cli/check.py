@@ -106,7 +106,7 @@ def _spool(config: Config, source: SourceConfig) -> tuple[Reached | None, list[C
 
 
 def _found(spec: CaptureSpec) -> Path:
-    from penstock.capture.place import find
+    from penstock.capture.spool_identity import find
     from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady
 
     try:

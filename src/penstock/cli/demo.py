@@ -20,7 +20,7 @@ from rich.table import Table
 from penstock.cli.ending import Ending
 
 if TYPE_CHECKING:
-    from penstock.demo.run import Progress, Verdict
+    from penstock.demo.run import DemoProgress, Verdict
 
 
 class To(StrEnum):
@@ -64,10 +64,10 @@ def demo(
             if to is To.SPARK
             else DeliveryDemo(folder, tell, FilesEnd if to is To.FILES else PostgresEnd, ending.held)
         )
-        seen: list[Progress] = []
+        seen: list[DemoProgress] = []
         with console.status("") as status:
 
-            def show(progress: Progress) -> None:
+            def show(progress: DemoProgress) -> None:
                 if not seen:
                     console.print(
                         "The shop trades. In another terminal: "
@@ -102,7 +102,7 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _line(progress: Progress) -> str:
+def _line(progress: DemoProgress) -> str:
     return (
         f"{progress.seconds:4.0f} s  {progress.transactions:,} transactions  "
         f"{progress.changes:,} changes in {progress.batches:,} batches  "

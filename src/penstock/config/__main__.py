@@ -1,7 +1,7 @@
 """Prints the tables of docs/configuration.md."""
 
+from penstock.config.key_reference import option_tables, table
 from penstock.config.models import Config
-from penstock.config.reference import option_tables, table
 
 print(table(Config))
 for type, keys in option_tables().items():

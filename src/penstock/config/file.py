@@ -21,8 +21,8 @@ from pydantic_core import ErrorDetails
 from penstock.config.document import LARGEST, Loader
 from penstock.config.environment import Path as KeyPath
 from penstock.config.environment import override
+from penstock.config.key_reference import Key, keys, option_keys
 from penstock.config.models import Config
-from penstock.config.reference import Key, keys, option_keys
 from penstock.model.errors import ConfigError
 from penstock.model.secrets import without_secrets
 

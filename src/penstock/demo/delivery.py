@@ -16,7 +16,7 @@ from penstock.config import Config, load
 from penstock.demo import shop
 from penstock.demo.ends import End
 from penstock.demo.proof import checksums
-from penstock.demo.run import Held, Progress, Verdict, write_private
+from penstock.demo.run import DemoProgress, Held, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
 from penstock.pipeline.run import Pipeline
@@ -58,7 +58,7 @@ class DeliveryDemo:
         self._stop = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
+    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None]) -> list[Verdict]:
         self._tell("Starting PostgreSQL")
         try:
             with self._held():
@@ -98,7 +98,7 @@ class DeliveryDemo:
         except BaseException as error:
             self._error = error
 
-    def _trade(self, config: Config, seconds: float, show: Callable[[Progress], None]) -> None:
+    def _trade(self, config: Config, seconds: float, show: Callable[[DemoProgress], None]) -> None:
         load = shop.Load(config.sources[0].conninfo(), rate=200)
         load.start()
         begin, end = time.monotonic(), None
@@ -128,9 +128,9 @@ class DeliveryDemo:
         return [Verdict(table, there[table], here[table]) for table in shop.TABLES]
 
 
-def _progress(status: Document, load: shop.Load, seconds: float) -> Progress:
+def _progress(status: Document, load: shop.Load, seconds: float) -> DemoProgress:
     stream = status["destinations"][0]["streams"][0]
-    return Progress(
+    return DemoProgress(
         seconds=seconds,
         transactions=sum(load.done.values()),
         changes=stream["rows"],

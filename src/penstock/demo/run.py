@@ -47,7 +47,7 @@ spool: {{path: {spool}}}
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DemoProgress:
     """What there is to see while it runs."""
 
     seconds: float
@@ -86,7 +86,7 @@ class Demo:
         self._server = PostgresServer(self.folder / "postgres")
         self._problems: list[str] = []
 
-    def run(self, seconds: float, rows: int, show: Callable[[Progress], None]) -> list[Verdict]:
+    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None]) -> list[Verdict]:
         self._tell("Starting PostgreSQL")
         try:
             with self._held():
@@ -132,7 +132,7 @@ class Demo:
         query: StreamingQuery,
         capture: CaptureProcess,
         amount: tuple[float, int],
-        show: Callable[[Progress], None],
+        show: Callable[[DemoProgress], None],
     ) -> None:
         seconds, rows = amount
         with connect(source.conninfo()) as connection, closing(self._manifest()) as manifest:
@@ -157,11 +157,11 @@ class Demo:
 
     def _progress(
         self, query: StreamingQuery, seen: dict[int, Any], load: shop.Load, seconds: float, manifest: Manifest
-    ) -> Progress:
+    ) -> DemoProgress:
         seen |= {progress["batchId"]: progress for progress in query.recentProgress}
         done = [progress for progress in seen.values() if progress["numInputRows"]]
         slowest = min(manifest.consumers().values(), default=manifest.position)
-        return Progress(
+        return DemoProgress(
             seconds=seconds,
             transactions=sum(load.done.values()),
             changes=sum(progress["numInputRows"] for progress in done),

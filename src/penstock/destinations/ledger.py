@@ -92,7 +92,7 @@ create or replace view penstock.progress as
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamId:
     """Which stream arrives: the name under which the destination remembers it."""
 
     pipeline: str
@@ -126,7 +126,7 @@ def create(connection: Connection) -> None:
         connection.execute(_TABLES)
 
 
-def lock(connection: Connection, stream: Stream) -> Lsn | None:
+def lock(connection: Connection, stream: StreamId) -> Lsn | None:
     """Where the stream stands. Nobody else moves it before this transaction has ended."""
     for _ in range(2):
         row = connection.execute(
@@ -146,7 +146,7 @@ def lock(connection: Connection, stream: Stream) -> Lsn | None:
     return None
 
 
-def lock_table(connection: Connection, stream: Stream, table: TableId) -> None:
+def lock_table(connection: Connection, stream: StreamId, table: TableId) -> None:
     """Nobody else writes the table for this stream before this transaction has ended. A row of our own says
     so: an advisory lock is anybody's to hold."""
     _lock(connection, "/".join((*stream.key, str(table))))
@@ -162,7 +162,7 @@ def _lock(connection: Connection, name: str) -> None:
     connection.execute("select from penstock.locks where name = %s for update", (name,))
 
 
-def position(connection: Connection, stream: Stream) -> Lsn | None:
+def position(connection: Connection, stream: StreamId) -> Lsn | None:
     row = connection.execute(
         """
         select position::text from penstock.streams
@@ -180,7 +180,7 @@ def refuse_if_behind(stands: Lsn | None, start: Lsn) -> None:
         raise DestinationWentBack(f"the destination {where}, and had come to {start} before")
 
 
-def move(connection: Connection, stream: Stream, to: Lsn, complete_through: datetime | None) -> None:
+def move(connection: Connection, stream: StreamId, to: Lsn, complete_through: datetime | None) -> None:
     """The stream stands further on, and with it every table that came as far without an error."""
     connection.execute(
         """
@@ -199,7 +199,7 @@ def move(connection: Connection, stream: Stream, to: Lsn, complete_through: date
     )
 
 
-def known(connection: Connection, stream: Stream, only: TableId | None = None) -> dict[TableId, Known]:
+def known(connection: Connection, stream: StreamId, only: TableId | None = None) -> dict[TableId, Known]:
     """By table; `only` one where no other is asked for: there may be thousands."""
     rows = connection.execute(
         """
@@ -214,7 +214,7 @@ def known(connection: Connection, stream: Stream, only: TableId | None = None) -
     }
 
 
-def names(connection: Connection, stream: Stream) -> dict[TableId, str]:
+def names(connection: Connection, stream: StreamId) -> dict[TableId, str]:
     """What the tables are called at the source."""
     rows = connection.execute(
         """
@@ -226,14 +226,14 @@ def names(connection: Connection, stream: Stream) -> dict[TableId, str]:
     return {TableId(id): name for id, name in rows}
 
 
-def recorded(connection: Connection, stream: Stream) -> Mapping[TableId, Recorded]:
+def recorded(connection: Connection, stream: StreamId) -> Mapping[TableId, Recorded]:
     found = known(connection, stream)
     return {
         id: Recorded(table.copy, table.version, table.position, table.error) for id, table in found.items()
     }
 
 
-def record(connection: Connection, stream: Stream, delivery: Delivery, table: Known) -> None:
+def record(connection: Connection, stream: StreamId, delivery: Delivery, table: Known) -> None:
     """What became of a table. One that was stopped is complete as far as the stream was."""
     connection.execute(
         """
@@ -286,7 +286,7 @@ def stood(known: Known | None, stands: Lsn | None) -> Lsn | None:
     return known.position or stands
 
 
-def hold(connection: Connection, stream: Stream, table: TableId, position: Lsn, why: PenstockError) -> None:
+def hold(connection: Connection, stream: StreamId, table: TableId, position: Lsn, why: PenstockError) -> None:
     """The table stands at this position from now on; one that stopped before stays where it is."""
     connection.execute(
         """
@@ -299,7 +299,7 @@ def hold(connection: Connection, stream: Stream, table: TableId, position: Lsn, 
     )
 
 
-def forget(connection: Connection, stream: Stream, table: TableId) -> None:
+def forget(connection: Connection, stream: StreamId, table: TableId) -> None:
     connection.execute(
         """
         delete from penstock.tables
@@ -309,7 +309,7 @@ def forget(connection: Connection, stream: Stream, table: TableId) -> None:
     )
 
 
-def erase(connection: Connection, stream: Stream) -> None:
+def erase(connection: Connection, stream: StreamId) -> None:
     """Forget a stream and its tables."""
     connection.execute(
         "delete from penstock.tables where (pipeline, destination, source) = (%s, %s, %s)", stream.key

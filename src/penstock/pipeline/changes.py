@@ -17,7 +17,7 @@ from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.visibility import Visibility
 from penstock.pipeline import evolution
-from penstock.pipeline.evolution import CopyAnew, Followed
+from penstock.pipeline.evolution import CopyAnew, Evolved
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.tables import Tables
@@ -136,7 +136,7 @@ class Changes:
         for schema, slices in groupby(parts, key=lambda part: part.table):
             assert schema is not None
             known = self.followed(state)
-            evolved: Followed | CopyAnew = Followed(SchemaChange(), dict(state.detail))
+            evolved: Evolved | CopyAnew = Evolved(SchemaChange(), dict(state.detail))
             if not evolution.same(known, schema):
                 evolved = self._evolved(known, schema, state)
             if isinstance(evolved, CopyAnew):
@@ -149,7 +149,7 @@ class Changes:
             runs = [Run(self._delivery(state, self.followed(state)), ())]
         return tuple(runs), state
 
-    def _evolved(self, known: TableSchema, schema: TableSchema, state: TableState) -> Followed | CopyAnew:
+    def _evolved(self, known: TableSchema, schema: TableSchema, state: TableState) -> Evolved | CopyAnew:
         """The step to another schema that a row has, by what the catalog says now."""
         facts = self.feed.discover().tables.get(schema.id)
         evolved = evolution.follow(known, schema, state.detail, facts)
@@ -158,7 +158,7 @@ class Changes:
         return self._refused(known, schema, state, evolved) or evolved
 
     def _refused(
-        self, known: TableSchema, schema: TableSchema, state: TableState, evolved: Followed
+        self, known: TableSchema, schema: TableSchema, state: TableState, evolved: Evolved
     ) -> CopyAnew | None:
         """Why a step that the table has made is not one for the destination."""
         if self.recopies_on_new_key:
@@ -170,7 +170,7 @@ class Changes:
             return CopyAnew("the rules of the destination hold for other columns than before")
         return None
 
-    def _run(self, state: TableState, schema: TableSchema, evolved: Followed) -> tuple[Run, TableState]:
+    def _run(self, state: TableState, schema: TableSchema, evolved: Evolved) -> tuple[Run, TableState]:
         """The beginning of a run under another schema, and the table's state after it."""
         delivery, change = self.tables.delivery(schema, evolved.detail), evolved.change
         if delivery.target != state.target:

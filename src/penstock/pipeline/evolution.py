@@ -34,7 +34,7 @@ class CopyAnew:
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class Evolved:
     """What a destination has to do, and what is certain of the table once it has."""
 
     change: SchemaChange
@@ -69,10 +69,10 @@ def is_outrun(now: Facts, applied: Lsn) -> bool:
 
 def follow(
     old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts | None
-) -> Followed | CopyAnew:
+) -> Evolved | CopyAnew:
     """From `old`, of which `known` is certain, to `new`, which a row has that came before `now` was read."""
     if _columns(old) == _columns(new):
-        return Followed(SchemaChange(), dict(known))
+        return Evolved(SchemaChange(), dict(known))
     if now is None:
         return CopyAnew("its columns changed and it is no longer published as it was")
     to = possible(new.column_names, known, now)
@@ -83,7 +83,7 @@ def follow(
         return change
     names = dict(zip(to, new.column_names, strict=True))
     primary_key = [names.get(known["numbers"].get(name, 0)) for name in known["primary_key"]]
-    return Followed(
+    return Evolved(
         change,
         {
             **known,
@@ -95,7 +95,7 @@ def follow(
     )
 
 
-def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Followed | CopyAnew | None:
+def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Evolved | CopyAnew | None:
     """From `old` to what the catalog says, where every change before it has been applied, and none after it.
     None where nothing is to be done and nothing to be remembered."""
     certain = now.detail()
@@ -109,7 +109,7 @@ def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Followed | C
         return change
     if _loses_its_key(old, known, now):
         return CopyAnew("its primary key changed")
-    return Followed(change, {**known, **certain})
+    return Evolved(change, {**known, **certain})
 
 
 def _is_settled(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:

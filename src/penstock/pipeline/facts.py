@@ -21,7 +21,7 @@ from penstock.model import ZERO, Lsn, ReplicaIdentity, TableId, TableName, Table
 from penstock.postgres import catalog, outline, publication
 from penstock.postgres.catalog import LEAVES
 from penstock.postgres.connection import Connection, connect, explain
-from penstock.postgres.outline import Outlines, Shape
+from penstock.postgres.outline import Outlines, TableShape
 from penstock.postgres.publication import PublishedTable
 from penstock.postgres.types import TypeCatalog
 
@@ -100,7 +100,7 @@ class Mark:
     """Of all types of users'."""
 
 
-def marks(seen: Outlines, shapes: Mapping[TableId, Shape]) -> dict[TableId, Mark]:
+def marks(seen: Outlines, shapes: Mapping[TableId, TableShape]) -> dict[TableId, Mark]:
     """Of the published tables; `shapes` has theirs."""
     generated = seen.publication is not None and seen.publication.generated_columns
     return {

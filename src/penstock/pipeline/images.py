@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.arrow_types import arrow_type
-from penstock.changes.columns import Rows, completed, offsets_of
+from penstock.changes.columns import RowColumns, completed, offsets_of
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableSchema
@@ -94,7 +94,7 @@ class Imaging:
         return pa.concat_batches([new, old]).take(pa.array(np.argsort(of_change, kind="stable")))
 
     def _images(self, rows: pa.RecordBatch, lists: pa.ListArray, *, old: bool = False) -> pa.RecordBatch:
-        values = Rows(lists, len(self.source.columns))
+        values = RowColumns(lists, len(self.source.columns))
         columns = [
             typed_column(values.column(place), self.source.columns[place], rows, self.source)
             for place in self.needed
@@ -160,8 +160,8 @@ class Imaging:
 
     def _rows(self, images: pa.RecordBatch, side: str, at: Ints) -> pa.ListArray:
         """The rows of these images as they are delivered."""
-        given = Rows(images[f"_penstock_{side}"].take(pa.array(at)), len(self.source.columns))
-        computed = Rows(images[COMPUTED].take(pa.array(at)), self.taken.count(None))
+        given = RowColumns(images[f"_penstock_{side}"].take(pa.array(at)), len(self.source.columns))
+        computed = RowColumns(images[COMPUTED].take(pa.array(at)), self.taken.count(None))
         first, first_computed = given.first, len(given.values) + computed.first
         made = iter(range(computed.width))
         columns = [first_computed + next(made) if place is None else first + place for place in self.taken]
@@ -170,7 +170,7 @@ class Imaging:
 
     def _keys(self, lists: pa.ListArray) -> pa.ListArray:
         """Of rows, their key only. Computed columns are never part of it."""
-        given = Rows(lists, len(self.source.columns))
+        given = RowColumns(lists, len(self.source.columns))
         key = [column.key for column in self.delivered.columns]
         places = [place if k and place is not None else -1 for k, place in zip(key, self.taken, strict=True)]
         columns = [np.where(place < 0, -1, given.first + place) for place in places]

@@ -68,7 +68,7 @@ def waits_for_export(state: TableState) -> bool:
     return state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None
 
 
-class Reloads:
+class TableReloads:
     def __init__(self, stream: Stream, records: Reloading, marker: str) -> None:
         self._stream = stream
         self._source = stream.feed.name
@@ -86,7 +86,7 @@ class Reloads:
         )
 
     @classmethod
-    def of(cls, stream: Stream) -> Reloads | None:
+    def of(cls, stream: Stream) -> TableReloads | None:
         """Of a destination that keeps records of them, at a source that tells of them."""
         records, marker = stream.target.reloads, stream.feed.marker
         return cls(stream, records, marker) if records is not None and marker is not None else None

@@ -42,7 +42,7 @@ from penstock.pipeline.facts import Facts, Mark
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.look import Found
 from penstock.pipeline.places import Places
-from penstock.pipeline.reload import Reloads, may_begin, reload_at_once
+from penstock.pipeline.reload import TableReloads, may_begin, reload_at_once
 from penstock.pipeline.tables import RELOAD, Tables
 from penstock.pipeline.transform import Transforms
 from penstock.pipeline.unfinished import Unfinished
@@ -70,7 +70,7 @@ class Stream:
         self.drive = Drive(config, feed, destination, store, self)
         self.unfinished = Unfinished()
         self.arrivals = Arrivals(self)
-        self.reloads = Reloads.of(self)
+        self.reloads = TableReloads.of(self)
         self.transforms: Transforms
         self._told = 0.0
         self._aligned = False

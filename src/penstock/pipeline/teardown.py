@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from penstock.capture.launch import folder_of, spec_of, spool_of
-from penstock.capture.place import find, refuse_if_captured
+from penstock.capture.spool_identity import find, refuse_if_captured
 from penstock.config import Config, SourceConfig
 from penstock.destinations.plugin import type_of
 from penstock.model.errors import WrongSpool

@@ -51,7 +51,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TableShape:
     """What a table is made of, to be compared."""
 
     columns: int
@@ -180,14 +180,14 @@ def look(connection: Connection, name: str, only: TableId | None = None) -> Outl
     return Outlines(found, tables, parts, types)
 
 
-def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, Shape]:
+def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, TableShape]:
     """Of these tables, as far as there are such."""
     rows = connection.execute(_SHAPES.encode(), (list(tables),), binary=True)
-    return {TableId(row[0]): Shape(*row[1:]) for row in rows}
+    return {TableId(row[0]): TableShape(*row[1:]) for row in rows}
 
 
 def unfit(
-    outlines: Outlines, table: Outline, shapes: Mapping[TableId, Shape], selection: TablesConfig
+    outlines: Outlines, table: Outline, shapes: Mapping[TableId, TableShape], selection: TablesConfig
 ) -> str | None:
     """Why a table cannot be followed, if so, and what to do about it. Whoever may create tables may create
     such a one: it is no reason to refuse the others. `shapes` has the table's own and those of its leaves."""

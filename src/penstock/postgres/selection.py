@@ -10,7 +10,7 @@ from penstock.config.tables import HISTORY
 from penstock.model import TableId, TableName
 from penstock.postgres import ddl, outline
 from penstock.postgres.connection import Connection
-from penstock.postgres.outline import Outlines, Shape
+from penstock.postgres.outline import Outlines, TableShape
 from penstock.postgres.publication import REMEDY
 
 
@@ -19,7 +19,7 @@ class Selection:
     """What the configuration chooses, at one moment."""
 
     seen: Outlines
-    shapes: Mapping[TableId, Shape]
+    shapes: Mapping[TableId, TableShape]
     """Of what is captured or published, and of its leaves."""
     fit: frozenset[TableName]
     unfit: Mapping[TableName, str]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.spool import segment
-from penstock.spool.manifest import Entry, Manifest
+from penstock.spool.manifest import Manifest, SegmentEntry
 from penstock.spool.segment import BeforeKind, Op
 
 Values = tuple[str | None, ...]
@@ -60,7 +60,7 @@ def changes(manifest: Manifest, start: Lsn, end: Lsn) -> Iterator[Change]:
 
 
 def _of_segment(
-    spool: Path, entry: Entry, schemas: Mapping[tuple[TableId, int], TableSchema]
+    spool: Path, entry: SegmentEntry, schemas: Mapping[tuple[TableId, int], TableSchema]
 ) -> Iterator[Change]:
     rows = pa.Table.from_batches(segment.read_batches(spool / entry.segment.file, 0), segment.SCHEMA)
     for row in rows.sort_by([("commit_lsn", "ascending"), ("seq", "ascending")]).to_pylist():

@@ -23,7 +23,7 @@ from penstock.model import Lsn, Reached, TableId, TableSchema, private
 from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, SpoolUnreachable, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool import room
-from penstock.spool.segment import Part, Segment
+from penstock.spool.segment import Segment, SegmentPart
 
 FORMAT = "2"
 
@@ -87,7 +87,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SegmentEntry:
     """A segment and the range of commit positions it covers."""
 
     segment: Segment
@@ -228,24 +228,24 @@ class Manifest:
 
     # Segments
 
-    def entries(self, start: Lsn, end: Lsn) -> list[Entry]:
+    def entries(self, start: Lsn, end: Lsn) -> list[SegmentEntry]:
         """The segments of `[start, end)`, in order; both are positions that `next_position` gave."""
         self._refuse_if_gone(start)
-        parts: dict[int, list[Part]] = {}
+        parts: dict[int, list[SegmentPart]] = {}
         for segment_id, *part in self.rows(
             """select segment_id, table_id, schema_version, first_batch, batches, p.rows
                  from parts p join segments s on s.id = p.segment_id
                 where s.end_lsn > ? and s.end_lsn <= ? order by segment_id, first_batch""",
             (start.value, end.value),
         ):
-            parts.setdefault(segment_id, []).append(Part(*part))
+            parts.setdefault(segment_id, []).append(SegmentPart(*part))
         found = self.rows(
             """select id, file, rows, bytes, start_lsn, end_lsn from segments
                 where end_lsn > ? and end_lsn <= ? order by id""",
             (start.value, end.value),
         )
         return [
-            Entry(Segment(file, rows, size, tuple(parts.get(id, ()))), Lsn(first), Lsn(last))
+            SegmentEntry(Segment(file, rows, size, tuple(parts.get(id, ()))), Lsn(first), Lsn(last))
             for id, file, rows, size, first, last in found
         ]
 

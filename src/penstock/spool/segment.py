@@ -69,7 +69,7 @@ class BeforeKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPart:
     """The rows of one table under one schema version in a segment."""
 
     table_id: TableId
@@ -85,7 +85,7 @@ class Segment:
     """Its name inside the spool."""
     rows: int
     bytes: int
-    parts: tuple[Part, ...]
+    parts: tuple[SegmentPart, ...]
 
 
 BATCH_ROWS = 65_536
@@ -112,20 +112,20 @@ def write(path: Path, batches: Sequence[pa.RecordBatch]) -> Segment:
     return Segment(path.name, table.num_rows, size, tuple(parts))
 
 
-def _write_parts(sink: IO[bytes], table: pa.Table) -> list[Part]:
-    parts: list[Part] = []
+def _write_parts(sink: IO[bytes], table: pa.Table) -> list[SegmentPart]:
+    parts: list[SegmentPart] = []
     written = 0
     with ipc.new_file(sink, SCHEMA, options=ipc.IpcWriteOptions(compression="lz4")) as writer:
         for (table_id, version), rows in _by_part(table):
             batches = rows.combine_chunks().to_batches(BATCH_ROWS)
             for batch in batches:
                 writer.write_batch(batch)
-            parts.append(Part(TableId(table_id), version, written, len(batches), rows.num_rows))
+            parts.append(SegmentPart(TableId(table_id), version, written, len(batches), rows.num_rows))
             written += len(batches)
     return parts
 
 
-def read(path: Path, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+def read(path: Path, part: SegmentPart, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a part, a record batch at a time; all columns, or these."""
     yield from read_batches(path, part.first_batch, part.batches, columns)
 

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import chain
 
 from penstock.destinations.files import cleanup, ddl_txt
-from penstock.destinations.files.change_lines import Lines
+from penstock.destinations.files.change_lines import ChangeLines
 from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.layout import DDL, STREAMING, Layout, next_batch
-from penstock.destinations.files.registry import Entry
+from penstock.destinations.files.registry import FileEntry
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage, Written
 from penstock.destinations.protocol import Run, TableChanges
@@ -53,7 +53,7 @@ class WrittenChanges:
 def write_changes(job: ChangesFile) -> WrittenChanges | PenstockError | None:
     """None if there is no change to write. Runs on executors."""
     try:
-        lines = Lines(job.changes, job.run)
+        lines = ChangeLines(job.changes, job.run)
         blocks = lines.blocks()
         first = next(blocks, None)
         if first is None:
@@ -88,7 +88,7 @@ class Writer:
 
     def write(
         self, tables: Sequence[TableChanges], records: SourceRecords, recorded: Sequence[DdlEvent] = ()
-    ) -> tuple[list[Entry], dict[TableId, PenstockError]]:
+    ) -> tuple[list[FileEntry], dict[TableId, PenstockError]]:
         """Write the files of these changes; what is to be registered, and which tables could not be
         written. Until they are registered they are drafts. If the error is not one table's, nothing stays."""
         cleanup.remove_drafts(self.storage, records)
@@ -147,13 +147,13 @@ class Writer:
             batch, folder = self.folder(records, connection, table)
             yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), told)
 
-    def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[Entry]:
+    def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[FileEntry]:
         job, batch, has_ddl = planned.job, planned.batch, bool(planned.told)
         table, start = job.run.delivery.table.name, job.changes.start
         if has_ddl:
             file = self.storage.write(f"{job.folder}/{DDL}.txt", [planned.told.text(table, batch)])
-            yield Entry(table, batch, DDL, file, start, start, has_ddl=True)
+            yield FileEntry(table, batch, DDL, file, start, start, has_ddl=True)
         if written is not None:
-            yield Entry(
+            yield FileEntry(
                 table, batch, STREAMING, written.file, written.start, written.end, written.rows, has_ddl
             )

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.csv_text import csv_line, csv_text
-from penstock.changes.row_lines import Part
+from penstock.changes.row_lines import ChangePart
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model import Lsn
@@ -42,7 +42,7 @@ _LSN_LENGTH = 17
 
 
 @dataclass(slots=True)
-class Lines:
+class ChangeLines:
     """The lines of a run, and what was seen of them."""
 
     changes: TableChanges
@@ -80,7 +80,7 @@ def lines_of(changes: pa.RecordBatch, delivery: Delivery) -> Iterator[list[pa.St
 
 def _row_lines(changes: pa.RecordBatch, delivery: Delivery) -> list[pa.StringArray]:
     table = delivery.table
-    part = Part(changes, table)
+    part = ChangePart(changes, table)
     key = [place for place, column in enumerate(table.columns) if column.name in delivery.key]
     moved = part.moved(key or range(len(table.columns)))
     columns = [
@@ -140,7 +140,7 @@ def _times(at: pa.TimestampArray) -> pa.StringArray:
     return texts.take(encoded.indices)
 
 
-def _unchanged(part: Part, names: Sequence[str]) -> pa.StringArray:
+def _unchanged(part: ChangePart, names: Sequence[str]) -> pa.StringArray:
     if not len(part.unsent_rows):
         return pa.nulls(len(part), pa.string())
     found: list[str | None] = [None] * len(part)

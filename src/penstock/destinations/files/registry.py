@@ -92,7 +92,7 @@ _COMPLETE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FileEntry:
     """A file to be registered."""
 
     table: TableName
@@ -176,7 +176,7 @@ class Registry:
         self._last[table] = Last(self._last.get(table, Last()).end, batch)
 
     def register(
-        self, connection: Connection, entries: Sequence[Entry], shown: Iterable[str]
+        self, connection: Connection, entries: Sequence[FileEntry], shown: Iterable[str]
     ) -> dict[TableName, Lsn]:
         """Enter files, which stand in the order in which they are to be applied, under the names that are
         `shown`; how far each table is with them, to be noted when this is committed."""

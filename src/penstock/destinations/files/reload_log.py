@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import structlog
 
 from penstock.destinations.batch import rows_of
-from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.protocol import Reload, ReloadStatus, TableChanges
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.ddl import START, Marker, RefusedMarker, text_id
@@ -24,7 +24,7 @@ _log = structlog.get_logger("penstock.files")
 
 
 @dataclass(frozen=True, slots=True)
-class Reloads:
+class ReloadLog:
     registry: Registry
     strategy: str
 
@@ -155,7 +155,7 @@ class Reloads:
         )
 
     def exported(
-        self, connection: Connection, changes: TableChanges, rows: int, delta: Sequence[Entry]
+        self, connection: Connection, changes: TableChanges, rows: int, delta: Sequence[FileEntry]
     ) -> None:
         """The copy of a table that is being reloaded is registered, with those changes that came meanwhile
         and are not in it. Somebody else's is completed with that."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from penstock.destinations.files import unfinished_copies
 from penstock.destinations.files.options import ReloadOptions
-from penstock.destinations.files.reload_log import Reloads
+from penstock.destinations.files.reload_log import ReloadLog
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.protocol import Reload
@@ -23,8 +23,8 @@ class FilesReloading:
         self._records = records
         self._storage = storage
 
-    def log(self, records: SourceRecords) -> Reloads:
-        return Reloads(records.registry, self._strategy)
+    def log(self, records: SourceRecords) -> ReloadLog:
+        return ReloadLog(records.registry, self._strategy)
 
     def unfinished(self, source: str) -> Sequence[Reload]:
         records = self._records[source]

@@ -83,7 +83,7 @@ class Export:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SnowflakeColumn:
     name: str
     type: str
     key: bool
@@ -150,13 +150,15 @@ def _parts(export: Export) -> Iterator[str]:
 class _Names:
     schema: str
     table: str
-    columns: tuple[Column, ...]
+    columns: tuple[SnowflakeColumn, ...]
 
     @classmethod
     def of(cls, export: Export) -> _Names:
         described = export.described
         key = described["metadata"]["key"]
-        columns = (Column(one["name"], type_of(one), one["name"] in key) for one in described["columns"])
+        columns = (
+            SnowflakeColumn(one["name"], type_of(one), one["name"] in key) for one in described["columns"]
+        )
         return cls(described["table"]["schema"], described["table"]["name"], tuple(columns))
 
     def of_table(self, suffix: str = "") -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import psycopg
 
 from penstock.destinations import ledger
-from penstock.destinations.files.registry import Entry, Registry
-from penstock.destinations.ledger import Stream
+from penstock.destinations.files.registry import FileEntry, Registry
+from penstock.destinations.ledger import StreamId
 from penstock.model import Lsn, TableName
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect, explain
@@ -22,7 +22,7 @@ from penstock.postgres.connection import Connection, connect, explain
 @dataclass(slots=True)
 class SourceRecords:
     conninfo: str
-    stream: Stream
+    stream: StreamId
     registry: Registry
     drafts: set[str] = field(default_factory=set)
     """Folders of batches that are being written, or could not be registered, as far as is known."""
@@ -60,7 +60,7 @@ class SourceRecords:
         except psycopg.Error as error:
             raise self._told(error) from None
 
-    def registered(self, entries: Sequence[Entry], ends: dict[TableName, Lsn]) -> None:
+    def registered(self, entries: Sequence[FileEntry], ends: dict[TableName, Lsn]) -> None:
         """That was committed."""
         self.registry.registered(ends)
         self.drafts.difference_update(entry.file.path.rpartition("/")[0] for entry in entries)

@@ -27,12 +27,12 @@ from penstock.destinations.files.full_copy import ExportPart, Sheet, export_part
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
-from penstock.destinations.files.registry import Entry, Registry
+from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.files.reloading import FilesReloading
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.unfinished_copies import FinishedCopy
-from penstock.destinations.ledger import Known, Stream
+from penstock.destinations.ledger import Known, StreamId
 from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
 from penstock.model import ZERO, Lsn, TableId, TableName
@@ -65,7 +65,7 @@ class FilesTarget:
         self._records = {
             source.name: SourceRecords(
                 source.conninfo(),
-                Stream(config.pipeline, destination.name, source.name),
+                StreamId(config.pipeline, destination.name, source.name),
                 Registry(kept.schema_name, config.pipeline, destination.name, kept.enabled),
             )
             for source in config.sources
@@ -244,7 +244,7 @@ class FilesTarget:
             raise
 
     def _register(
-        self, records: SourceRecords, connection: Connection, entries: Sequence[Entry]
+        self, records: SourceRecords, connection: Connection, entries: Sequence[FileEntry]
     ) -> dict[TableName, Lsn]:
         shown = [self._storage.shown(entry.file.path) for entry in entries]
         return records.registry.register(connection, entries, shown)
@@ -296,10 +296,10 @@ def _stopped(known: Mapping[TableId, Known], batch: ChangeBatch) -> list[tuple[T
     return [(id, table.error) for id, table in tables if table is not None and table.error is not None]
 
 
-def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[Entry]:
+def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[FileEntry]:
     if copy is None:
         return []
     return [
-        Entry(table, copy.batch, SCHEMA, copy.schema, copy.lsn, copy.lsn),
-        Entry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows),
+        FileEntry(table, copy.batch, SCHEMA, copy.schema, copy.lsn, copy.lsn),
+        FileEntry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows),
     ]

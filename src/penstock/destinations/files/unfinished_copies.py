@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from penstock.destinations.files.storage import Storage, Written
-from penstock.destinations.ledger import Stream
+from penstock.destinations.ledger import StreamId
 from penstock.model import Lsn, TableId
 from penstock.model.errors import SnapshotLost
 from penstock.postgres.connection import Connection
@@ -27,7 +27,7 @@ class FinishedCopy:
     schema: Written
 
 
-def begin(connection: Connection, stream: Stream, table: TableId, copy: str, folder: str) -> None:
+def begin(connection: Connection, stream: StreamId, table: TableId, copy: str, folder: str) -> None:
     connection.execute(
         """
         insert into penstock.copies
@@ -38,7 +38,7 @@ def begin(connection: Connection, stream: Stream, table: TableId, copy: str, fol
     )
 
 
-def folders(connection: Connection, stream: Stream, table: TableId | None = None) -> list[str]:
+def folders(connection: Connection, stream: StreamId, table: TableId | None = None) -> list[str]:
     """Of copies that were not handed over: of a table, or of all."""
     rows = connection.execute(
         """
@@ -51,7 +51,7 @@ def folders(connection: Connection, stream: Stream, table: TableId | None = None
     return [folder for (folder,) in rows]
 
 
-def drop(connection: Connection, stream: Stream, table: TableId | None = None) -> None:
+def drop(connection: Connection, stream: StreamId, table: TableId | None = None) -> None:
     connection.execute(
         """
         delete from penstock.copies
@@ -98,7 +98,7 @@ def take(connection: Connection, copy: str) -> FinishedCopy | None:
     )
 
 
-def abandon(connection: Connection, stream: Stream, table: TableId, storage: Storage) -> None:
+def abandon(connection: Connection, stream: StreamId, table: TableId, storage: Storage) -> None:
     """Remove what an earlier copy of the table left that was not handed over."""
     for folder in folders(connection, stream, table):
         storage.remove(storage.names(folder))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from penstock.config.tables import matches
-from penstock.destinations.ledger import Stream
+from penstock.destinations.ledger import StreamId
 from penstock.destinations.postgres.session import session
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.protocol import Delivery
@@ -30,8 +30,8 @@ class Endpoint:
     beside: tuple[str, ...] = ()
     """The pipeline's other destinations, which may write to the same database."""
 
-    def stream(self, source: str) -> Stream:
-        return Stream(self.pipeline, self.name, source)
+    def stream(self, source: str) -> StreamId:
+        return StreamId(self.pipeline, self.name, source)
 
     def target(self, delivery: Delivery, *, ours: bool = True) -> TargetTable:
         return TargetTable(delivery, self.source_column, ours=ours, trusted=self.trusted_owners)

@@ -24,7 +24,7 @@ from penstock.postgres.preflight.tls import tls
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class DestinationSituation:
     """The destination as it stands, and what is to arrive there."""
 
     connection: Connection
@@ -58,7 +58,7 @@ def run(config: DestinationConfig, targets: Sequence[TableName]) -> list[Check]:
         with connect(options.conninfo(), autocommit=False) as connection:
             connection.read_only = True
             connection.execute("set local statement_timeout = '30s'")
-            now = Situation(connection, targets, options.create_tables)
+            now = DestinationSituation(connection, targets, options.create_tables)
             info = connection.info
             checks = (attempt(connection, check, now) for check in CHECKS)
             return [
@@ -71,14 +71,14 @@ def run(config: DestinationConfig, targets: Sequence[TableName]) -> list[Check]:
         return [failure("connection", explain(error).reason, "")]
 
 
-def version(now: Situation) -> Check:
+def version(now: DestinationSituation) -> Check:
     shown = f"PostgreSQL {now.one('show server_version')}"
     if now.connection.info.server_version < OLDEST:
         return failure("version", shown, "The destination `postgres` needs PostgreSQL 15 or later")
     return ok("version", shown)
 
 
-def writable(now: Situation) -> Check | None:
+def writable(now: DestinationSituation) -> Check | None:
     if now.one("select pg_is_in_recovery()"):
         return failure(
             "writable", "the server is a standby", "Name the primary; target_session_attrs finds it"
@@ -88,7 +88,7 @@ def writable(now: Situation) -> Check | None:
     return None
 
 
-def own_schema(now: Situation) -> Check:
+def own_schema(now: DestinationSituation) -> Check:
     """Where it is remembered how far the data came."""
     name = f"schema {SCHEMA}"
     there = now.one("select count(*) from pg_namespace where nspname = %s", SCHEMA)
@@ -117,7 +117,7 @@ def own_schema(now: Situation) -> Check:
     return ok(name, "is there")
 
 
-def tables(now: Situation) -> Check | None:
+def tables(now: DestinationSituation) -> Check | None:
     """Those that are there can be written to; the others can be made."""
     if not now.targets:
         return None
@@ -138,7 +138,7 @@ def tables(now: Situation) -> Check | None:
     return ok("tables", f"there: {len(there)}, to be created: {len(missing)}")
 
 
-def _existing(now: Situation) -> tuple[set[TableName], list[TableName]]:
+def _existing(now: DestinationSituation) -> tuple[set[TableName], list[TableName]]:
     """Of the targets: those that are there, and among these the ones that the role may not write to."""
     rows = now.connection.execute(
         """
@@ -156,7 +156,7 @@ def _existing(now: Situation) -> tuple[set[TableName], list[TableName]]:
     return set(found), [table for table, writable in found.items() if not writable]
 
 
-def temporary(now: Situation) -> Check | None:
+def temporary(now: DestinationSituation) -> Check | None:
     """Many changes at once go through a temporary table."""
     if now.one("select has_database_privilege(current_database(), 'temporary')"):
         return None
@@ -164,7 +164,7 @@ def temporary(now: Situation) -> Check | None:
     return failure("temporary tables", "the role may not create them in this database", remedy)
 
 
-def replication_role(now: Situation) -> Check | None:
+def replication_role(now: DestinationSituation) -> Check | None:
     """Writing as PostgreSQL's own replication does."""
     name = "session_replication_role"
     if now.connection.info.server_version < OLDEST:
@@ -178,6 +178,6 @@ def replication_role(now: Situation) -> Check | None:
     )
 
 
-CheckFunction = Callable[[Situation], Check | None]
+CheckFunction = Callable[[DestinationSituation], Check | None]
 
 CHECKS: tuple[CheckFunction, ...] = (version, writable, own_schema, tables, temporary, replication_role)

@@ -110,7 +110,7 @@ class PostgresTarget:
             stopped = self._write_tables(batch)
         else:
             changes = replace(batch, spark=None, messages=())
-            work = [tasks.Batch(self._endpoint, changes)]
+            work = [tasks.BatchWork(self._endpoint, changes)]
             here = self._workers.are_local or are_few(batch.tables)
             (stopped,) = self._workers.do(tasks.write_batch, work, here=here)
         return [(one.table, one.error) for one in stopped]

@@ -20,7 +20,7 @@ from penstock.changes.columns import (
     MAP,
     NAMES,
     OPERATIONS,
-    Rows,
+    RowColumns,
     completed,
     named,
     places_kept,
@@ -96,7 +96,7 @@ def _old_rows(rows: pa.RecordBatch, table: TableSchema) -> pa.MapArray:
     key[list(table.key)] = True
     only_key = kinds == BeforeKind.KEY
     keep = None if not only_key.any() else np.where(only_key[:, None], key, True)
-    return Rows(rows["before"], len(table.columns)).maps(table.column_names, keep)
+    return RowColumns(rows["before"], len(table.columns)).maps(table.column_names, keep)
 
 
 def _new_rows(rows: pa.RecordBatch, table: TableSchema) -> pa.MapArray:
@@ -104,8 +104,8 @@ def _new_rows(rows: pa.RecordBatch, table: TableSchema) -> pa.MapArray:
     truncate = pc.equal(rows["op"], int(Op.TRUNCATE))
     keep = places_kept(rows["unchanged"], len(table.columns))
     if not pc.any(truncate).as_py():
-        return Rows(rows["after"], len(table.columns)).maps(table.column_names, keep)
-    maps = Rows(_unless(truncate, rows["after"]), len(table.columns)).maps(table.column_names, keep)
+        return RowColumns(rows["after"], len(table.columns)).maps(table.column_names, keep)
+    maps = RowColumns(_unless(truncate, rows["after"]), len(table.columns)).maps(table.column_names, keep)
     options = pc.binary_join(rows["after"], ", ")
     said = pa.MapArray.from_arrays(
         pa.array(range(len(rows) + 1), pa.int32()), pa.repeat("options", len(rows)), options, MAP
@@ -114,11 +114,11 @@ def _new_rows(rows: pa.RecordBatch, table: TableSchema) -> pa.MapArray:
 
 
 def _messages(after: pa.ListArray) -> pa.MapArray:
-    message = Rows(after, 3)
+    message = RowColumns(after, 3)
     transactional = pc.if_else(pc.equal(message.column(1), "transactional"), "true", "false")
     values = pa.concat_arrays([message.column(0), transactional, message.column(2)])
     in_order = np.arange(len(values)).reshape(3, -1).T.ravel()
-    return Rows(
+    return RowColumns(
         pa.ListArray.from_arrays(pa.array(range(0, len(values) + 1, 3), pa.int32()), values.take(in_order)), 3
     ).maps(("prefix", "transactional", "content"), None)
 
@@ -173,7 +173,7 @@ class OneTable:
         )
 
     def _typed(self, lists: pa.ListArray, rows: pa.RecordBatch, table: TableSchema) -> list[pa.Array]:
-        values = Rows(lists, len(table.columns))
+        values = RowColumns(lists, len(table.columns))
         places = {name: place for place, name in enumerate(table.column_names)}
         return [
             typed_column(values.column(places[column.name]), column, rows, table)

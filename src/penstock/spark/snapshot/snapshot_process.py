@@ -32,7 +32,7 @@ POLL = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SnapshotRequest:
     conninfo: str = field(repr=False)
     table: TableId
     wanted: Wanted
@@ -55,10 +55,10 @@ _children: list[subprocess.Popen[bytes]] = []
 
 def hold(conninfo: str, table: TableId, wanted: Wanted, withheld: frozenset[str]) -> Held:
     """Have a process hold a snapshot of the table. Called where Spark plans: its parent ends with Spark."""
-    return ask(Request(conninfo, table, wanted, os.getppid(), withheld=withheld))
+    return ask(SnapshotRequest(conninfo, table, wanted, os.getppid(), withheld=withheld))
 
 
-def ask(request: Request) -> Held:
+def ask(request: SnapshotRequest) -> Held:
     child = subprocess.Popen(
         [sys.executable, "-m", "penstock.spark.snapshot.snapshot_process"],
         stdin=subprocess.PIPE,
@@ -86,7 +86,7 @@ def ask(request: Request) -> Held:
 
 def main() -> int:
     logs.to_stderr()
-    request: Request = pickle.load(sys.stdin.buffer)
+    request: SnapshotRequest = pickle.load(sys.stdin.buffer)
     try:
         with Snapshot.open(request.conninfo, request.table) as snapshot:
             wanted = request.wanted
@@ -108,7 +108,7 @@ def _answer(answer: Held | PenstockError) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _hold(snapshot: Snapshot, request: Request) -> None:
+def _hold(snapshot: Snapshot, request: SnapshotRequest) -> None:
     name = session_name(snapshot.name)
     until = time.monotonic() + request.before_use
     while time.monotonic() < until and _exists(request.watched):

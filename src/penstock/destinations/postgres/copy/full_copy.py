@@ -123,7 +123,7 @@ def format_for(connection: Connection, aside: TargetTable) -> str:
     return "binary" if same else "text"
 
 
-def drop(connection: Connection, stream: ledger.Stream, table: int | None = None) -> None:
+def drop(connection: Connection, stream: ledger.StreamId, table: int | None = None) -> None:
     """Copies of a table, or of all, that were not handed over."""
     rows = connection.execute(
         """

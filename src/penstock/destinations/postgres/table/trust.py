@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from penstock.destinations.ledger import Stream
+from penstock.destinations.ledger import StreamId
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.protocol import Delivery
@@ -124,7 +124,7 @@ def mark(connection: Connection, target: TargetTable) -> None:
     connection.execute(sql.SQL("comment on table {} is {}").format(target.identifier, sql.Literal(MARK)))
 
 
-def is_made(connection: Connection, stream: Stream, target: TargetTable) -> bool:
+def is_made(connection: Connection, stream: StreamId, target: TargetTable) -> bool:
     """Whether the table that is there was made by us, for a table of the source's that had the name before:
     it is then ours to alter, unless another stream delivers to it as well."""
     row = connection.execute(

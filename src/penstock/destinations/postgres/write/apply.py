@@ -40,7 +40,7 @@ NEEDED: tuple[str, ...] = ("op", "commit_lsn", "before_kind", "before", "after",
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedSchema:
     """What the table at the destination was made or changed for last."""
 
     version: int
@@ -49,7 +49,7 @@ class Followed:
 
 
 def apply_changes(
-    connection: Connection, target: TargetTable, changes: TableChanges, before: Followed
+    connection: Connection, target: TargetTable, changes: TableChanges, before: FollowedSchema
 ) -> int:
     """How many rows were written or deleted."""
     written = 0
@@ -63,7 +63,7 @@ def apply_changes(
             if run.follow:
                 follow(connection, at, _left_to_do(run.follow, before.table, run.delivery.table))
             rekey(connection, at)
-            before = Followed(run.delivery.table.version, before.table and run.delivery.table)
+            before = FollowedSchema(run.delivery.table.version, before.table and run.delivery.table)
         guarded = guard(connection, at)
         at = with_traits(connection, replace(at, cascades=guarded.cascades))
         steps = _steps(at, chain([first] if first is not None else [], rows))
@@ -87,7 +87,7 @@ def _narrowed(run: Run, changes: TableChanges, target: TargetTable) -> Run:
     return replace(run, slices=tuple(slices))
 
 
-def _is_new(runs: Sequence[Run], before: Followed) -> bool:
+def _is_new(runs: Sequence[Run], before: FollowedSchema) -> bool:
     """Whether the first of these runs is under a schema that was not followed yet. If this or a later one is
     under that which was followed last, so were those before it: they come again."""
     return all(run.delivery.table.version != before.version for run in runs)

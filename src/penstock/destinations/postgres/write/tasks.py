@@ -29,7 +29,7 @@ from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.postgres.table import definition
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.postgres.table.trust import UNWRITTEN, check_free, check_rows
-from penstock.destinations.postgres.write.apply import Followed, apply_changes
+from penstock.destinations.postgres.write.apply import FollowedSchema, apply_changes
 from penstock.destinations.protocol import TableChanges
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import PenstockError, Scope
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchWork:
     """To be written."""
 
     endpoint: Endpoint
@@ -82,11 +82,11 @@ def told(work: Callable[[], Result]) -> Result | PenstockError:
         return error
 
 
-def write_batch(batch: Batch) -> Sequence[Stopped] | PenstockError:
+def write_batch(batch: BatchWork) -> Sequence[Stopped] | PenstockError:
     return told(lambda: _write_batch(batch))
 
 
-def _write_batch(batch: Batch) -> Sequence[Stopped]:
+def _write_batch(batch: BatchWork) -> Sequence[Stopped]:
     endpoint, changes = batch.endpoint, batch.changes
     stream = endpoint.stream(changes.source)
     with endpoint.session() as connection:
@@ -190,12 +190,12 @@ class TableWriter:
 
 def find_or_make(
     connection: Connection, target: TargetTable, known: Known | None, endpoint: Endpoint
-) -> tuple[bool, Followed]:
+) -> tuple[bool, FollowedSchema]:
     """Whether the table is ours, and what it is like. One that was never written is found or made now."""
     if known is not None and known.version != UNWRITTEN:
-        return known.made, Followed(known.version)
+        return known.made, FollowedSchema(known.version)
     check_free(connection, endpoint, target.delivery)
-    before = Followed(target.delivery.table.version)
+    before = FollowedSchema(target.delivery.table.version)
     if definition.exists(connection, target.name):
         definition.check(connection, target)
         check_rows(connection, endpoint, target)
@@ -229,7 +229,7 @@ def _hand_over(work: Handover) -> None:
             if work.copy is not None:
                 handed = full_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
                 made, table = handed.ours, handed.delivery.table
-                before = Followed(table.version, table)
+                before = FollowedSchema(table.version, table)
             else:
                 made, before = find_or_make(connection, endpoint.target(first), known, endpoint)
                 if known is not None and known.position is not None:

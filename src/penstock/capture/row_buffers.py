@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.capture import kernels
-from penstock.capture.stream import Run
+from penstock.capture.runs import MessageRun
 from penstock.model import Lsn
 from penstock.model.compiled import Bytes, Int8s, Int32s, Int64s
 from penstock.model.text import is_text
@@ -58,10 +58,10 @@ class Row(NamedTuple):
     values: tuple[str, ...]
 
 
-class Batch:
+class RowBuffers:
     """Rows gathered from a run: the fixed columns as they are, the values still where they stand."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: MessageRun) -> None:
         self.run = run
         self.data, self.ends = arrays(run)
         self.fixed = _fixed(len(run.ends))
@@ -145,7 +145,7 @@ class Batch:
         return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
-def arrays(run: Run) -> tuple[npt.NDArray[np.uint8], Int64s]:
+def arrays(run: MessageRun) -> tuple[npt.NDArray[np.uint8], Int64s]:
     """A run for the kernels. Both read-only whatever they were: another kind of array is another
     signature, which Numba would compile anew."""
     ends = np.ascontiguousarray(run.ends, np.int64).view()

@@ -26,7 +26,7 @@ from penstock.model.errors import MalformedMessage
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class MessageRun:
     """CopyData payloads laid end to end: message `i` is `data[ends[i - 1]:ends[i]]`.
 
     Each is an XLogData (`w`, start, end, time, then the pgoutput message) or a keepalive (`k`, end, time,
@@ -37,7 +37,7 @@ class Run:
     ends: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, messages: Sequence[bytes | memoryview]) -> Run:
+    def of(cls, messages: Sequence[bytes | memoryview]) -> MessageRun:
         lengths = np.fromiter(map(len, messages), np.int64, len(messages))
         return cls(b"".join(messages), np.cumsum(lengths))
 
@@ -49,7 +49,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class DecodedRows:
     """Decoded rows in the spool's schema. The first `ended` belong to transactions that ended, the last
     at `position`; `position` is None where no transaction ended (and no keepalive moved it)."""
 
@@ -63,7 +63,7 @@ class Block:
     """Messages of a transaction in progress; `xids[i]` is the (sub)transaction of message `i`."""
 
     xid: int
-    run: Run
+    run: MessageRun
     xids: npt.NDArray[np.int64]
 
 
@@ -84,7 +84,7 @@ class StreamCommit:
     """Microseconds since PostgreSQL's epoch, 2000-01-01 UTC."""
 
 
-Step = Rows | Block | StreamAbort | StreamCommit
+Step = DecodedRows | Block | StreamAbort | StreamCommit
 
 
 class Schemas(Protocol):
@@ -95,8 +95,8 @@ class Schemas(Protocol):
 
 
 class Decoder(Protocol):
-    def decode(self, run: Run) -> Iterator[Step]:
+    def decode(self, run: MessageRun) -> Iterator[Step]:
         """Decode a run. State (the open transaction, the relations) carries over to the next one."""
 
-    def replay(self, commit: StreamCommit, runs: Iterable[Run]) -> Iterator[Rows]:
+    def replay(self, commit: StreamCommit, runs: Iterable[MessageRun]) -> Iterator[DecodedRows]:
         """Decode the kept blocks of a streamed transaction, now that its commit is known."""

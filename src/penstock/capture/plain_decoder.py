@@ -25,7 +25,7 @@ from penstock.capture.messages import (
     XLogData,
 )
 from penstock.capture.relations import Relations
-from penstock.capture.stream import Block, Rows, Run, Schemas, Step, StreamAbort, StreamCommit
+from penstock.capture.runs import Block, DecodedRows, MessageRun, Schemas, Step, StreamAbort, StreamCommit
 from penstock.model import NO_TABLE, Lsn, TableId
 from penstock.model.events import (
     Begin,
@@ -47,7 +47,7 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class _Transaction:
+class _PlainTransaction:
     commit_lsn: Lsn
     committed_at: int
     """Microseconds since PostgreSQL's epoch."""
@@ -64,17 +64,17 @@ class ReferenceDecoder:
     def __init__(self, schemas: Schemas, start: Lsn) -> None:
         """`start` is the position to begin at: a transaction that committed before it is left out."""
         self._relations = Relations(schemas)
-        self._changes = _Changes(self._relations, start)
+        self._changes = _PlainChanges(self._relations, start)
         self._block: int | None = None
         """The xid of the streamed block that is arriving."""
 
-    def events(self, run: Run) -> Iterator[Event]:
+    def events(self, run: MessageRun) -> Iterator[Event]:
         """The events of a run; a streamed transaction's are not among them."""
         for read in self._read(run):
             if not isinstance(read, Block | StreamAbort | StreamCommit):
                 yield read
 
-    def decode(self, run: Run) -> Iterator[Step]:
+    def decode(self, run: MessageRun) -> Iterator[Step]:
         rows, cut = _Rows(self._changes), False
         for read in self._read(run):
             if not isinstance(read, Block | StreamAbort | StreamCommit):
@@ -88,7 +88,7 @@ class ReferenceDecoder:
         if rows.hold_news or not cut:
             yield rows.step()
 
-    def _read(self, run: Run) -> Iterator[Event | Block | StreamAbort | StreamCommit]:
+    def _read(self, run: MessageRun) -> Iterator[Event | Block | StreamAbort | StreamCommit]:
         block: list[tuple[int, bytes]] = []
         for index in range(len(run.ends)):
             message = run.message(index)
@@ -138,11 +138,11 @@ class ReferenceDecoder:
         else:
             raise reader.malformed("it cannot stand in a block of a streamed transaction")
 
-    def replay(self, commit: StreamCommit, runs: Iterable[Run]) -> Iterator[Rows]:
+    def replay(self, commit: StreamCommit, runs: Iterable[MessageRun]) -> Iterator[DecodedRows]:
         relations = self._relations.of_streamed(commit.xid)
-        changes = _Changes(relations, self._changes.start, streamed=True)
+        changes = _PlainChanges(relations, self._changes.start, streamed=True)
         dropped = commit.commit_lsn < self._changes.start
-        changes.transaction = _Transaction(commit.commit_lsn, commit.committed_at, commit.xid, dropped)
+        changes.transaction = _PlainTransaction(commit.commit_lsn, commit.committed_at, commit.xid, dropped)
         for run in runs:
             rows = _Rows(changes)
             for index in range(len(run.ends)):
@@ -152,10 +152,10 @@ class ReferenceDecoder:
                 yield rows.step()
         self._relations.adopt(relations)
         position = self._changes.position = max(self._changes.position, commit.end_lsn)
-        yield Rows(EMPTY, 0, position)
+        yield DecodedRows(EMPTY, 0, position)
 
 
-class _Changes:
+class _PlainChanges:
     """The open transaction and the tables described: what it takes to read changes."""
 
     def __init__(self, relations: Relations, start: Lsn, *, streamed: bool = False) -> None:
@@ -164,7 +164,7 @@ class _Changes:
         self.moved = False
         self.sent_at = 0
         """When the last immediate message was sent."""
-        self.transaction: _Transaction | None = None
+        self.transaction: _PlainTransaction | None = None
         self._streamed = streamed
 
     def reach(self, position: Lsn) -> None:
@@ -216,7 +216,7 @@ class _Changes:
         reader.end()
         if self.transaction is not None:
             raise reader.malformed("a transaction begins inside another")
-        self.transaction = _Transaction(commit_lsn, committed_at, xid, commit_lsn < self.start)
+        self.transaction = _PlainTransaction(commit_lsn, committed_at, xid, commit_lsn < self.start)
         return Begin(reader.lsn, commit_lsn, _time(committed_at), xid)
 
     def _commit(self, reader: Reader) -> Event:
@@ -276,7 +276,7 @@ class _Changes:
         self.reach(message.lsn)
         return None if silent else Message(message.lsn, message.place, 0, *said)
 
-    def _open(self, reader: Reader) -> _Transaction:
+    def _open(self, reader: Reader) -> _PlainTransaction:
         if self.transaction is None:
             raise reader.malformed("no transaction has begun")
         return self.transaction
@@ -285,7 +285,7 @@ class _Changes:
 class _Rows:
     """Events on their way to a batch."""
 
-    def __init__(self, changes: _Changes) -> None:
+    def __init__(self, changes: _PlainChanges) -> None:
         self._changes = changes
         changes.moved = False
         self._rows: list[tuple[Any, ...]] = []
@@ -300,18 +300,18 @@ class _Rows:
         if isinstance(event, Commit) or (isinstance(event, Message) and not event.transactional):
             self._ended = len(self._rows)
 
-    def step(self) -> Rows:
+    def step(self) -> DecodedRows:
         position = self._changes.position if self._changes.moved else None
         if not self._rows:
-            return Rows(EMPTY, 0, position)
+            return DecodedRows(EMPTY, 0, position)
         columns = [
             pa.array(values, kind)
             for values, kind in zip(zip(*self._rows, strict=True), SCHEMA.types, strict=True)
         ]
-        return Rows(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), self._ended, position)
+        return DecodedRows(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), self._ended, position)
 
 
-def _rows(event: Event, changes: _Changes) -> Iterator[tuple[Any, ...]]:
+def _rows(event: Event, changes: _PlainChanges) -> Iterator[tuple[Any, ...]]:
     """The rows of the spool that an event makes."""
     made: list[tuple[TableId, Op, OldRow | None, Row | None, tuple[int, ...]]]
     match event:
@@ -330,7 +330,9 @@ def _rows(event: Event, changes: _Changes) -> Iterator[tuple[Any, ...]]:
             made = [(NO_TABLE, Op.MESSAGE, None, said, ())]
         case _:
             return
-    transaction = changes.transaction or _Transaction(event.commit_lsn, changes.sent_at, 0, dropped=False)
+    transaction = changes.transaction or _PlainTransaction(
+        event.commit_lsn, changes.sent_at, 0, dropped=False
+    )
     for seq, (table_id, op, old, new, unchanged) in enumerate(made, event.seq):
         schema = changes.relations.get(table_id)
         kind = BeforeKind.NONE if old is None else BeforeKind.KEY if old[0] else BeforeKind.FULL
@@ -377,7 +379,7 @@ def _tuple(reader: Reader, width: int, *, new: bool = False) -> tuple[Row, tuple
 
 def _block(xid: int, inner: list[tuple[int, bytes]]) -> Block:
     xids = np.array([xid for xid, _ in inner], np.int64)
-    return Block(xid, Run.of([message for _, message in inner]), xids)
+    return Block(xid, MessageRun.of([message for _, message in inner]), xids)
 
 
 def _time(microseconds: int) -> datetime:
