@@ -202,8 +202,8 @@ def test_without_any_one_of_the_grants_it_does_not_work(
             told[part] = statements(
                 granted(pipes.configuration(superuser=True), "--only", part, "--role", role)
             )
-        assert works(pipes, told, spark) == outcomes(pipes.configuration())
-        good = outcomes(pipes.configuration())
+        good = works(pipes, told, spark)
+        assert good is not None
     superfluous = []
     number = 0
     for part, given in told.items():
@@ -219,7 +219,7 @@ def test_without_any_one_of_the_grants_it_does_not_work(
 
 
 def works(pipes: Pipes, told: dict[str, list[str]], spark: SparkSession) -> set[tuple[str, str, str]] | None:
-    """What `check` finds after a pipeline has run with these grants; None if it fails."""
+    """What `check` finds with these grants before the pipeline runs; None if either fails."""
     names = (pipes.source.name, pipes.destination.name, pipes.state.name)
     try:
         for (part, database, _), name in zip(parts(pipes), names, strict=True):
