@@ -14,6 +14,7 @@ import pytest
 
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn, ReplicaIdentity, TableId, TableName, TableSchema
+from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
 from penstock.pipeline.facts import Facts
 from penstock.pipeline.feed import Feed
@@ -89,6 +90,33 @@ def test_one_that_does_not_go_is_not_waited_for(stage: Stage) -> None:
     assert not stage.places.is_awaited(green)
     stage.table(2, "orders", "orders")
     assert not stage.places.is_awaited(green)
+
+
+def test_two_copies_that_wait_are_not_in_each_others_way(stage: Stage) -> None:
+    """Each was called so when it was copied."""
+    one = stage.table(1, "orders", "orders_old", Phase.FINISHED_COPY)
+    two = stage.table(2, "orders", "orders", Phase.FINISHED_COPY)
+    assert stage.places.owner(name("orders"), one.key.table) is None
+    assert stage.places.owner(name("orders"), two.key.table) is None
+    assert not stage.places.is_lost(one)
+    stage.tables.put(replace(two, phase=Phase.READY))
+    assert stage.places.is_lost(one), "the other one stays where it is"
+    one = replace(one, detail={"lsn": "0/2"})
+    assert not stage.places.is_lost(one), "the last look was before the copy"
+
+
+def test_one_that_leaves_is_waited_for_by_a_copy(stage: Stage) -> None:
+    copied = stage.table(1, "orders", "bills", Phase.FINISHED_COPY)
+    stage.table(2, "orders", "orders_old")
+    assert not stage.places.is_lost(copied)
+
+
+def test_no_two_tables_are_copied_to_one_place(stage: Stage) -> None:
+    stage.table(1, "orders", "orders", Phase.DATA_SYNC)
+    with pytest.raises(TargetShared):
+        stage.places.refuse_if_shared(name("orders"), TableId(2))
+    stage.table(1, "orders", "orders_old", Phase.DATA_SYNC)
+    stage.places.refuse_if_shared(name("orders"), TableId(2))
 
 
 def test_one_that_is_to_be_copied_anew_has_no_place(stage: Stage) -> None:

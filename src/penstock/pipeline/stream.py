@@ -277,6 +277,9 @@ class Stream:
         return self.position if pending else max(self.position, captured)
 
     def _hand_over(self, state: TableState, reached: Lsn) -> None:
+        if self.places.is_lost(state):
+            self.tables.copy_anew(state, f"another table is called {state.name} now")
+            return
         owner = self.places.owner(state.target, state.key.table)
         if owner is not None:
             now = self.places.target_now(owner.key.table)
