@@ -15,7 +15,7 @@ from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, Ta
 from penstock.model.events import Row
 from penstock.postgres.connection import connect
 from penstock.spool.changes import Change
-from penstock.spool.manifest import Identity
+from penstock.spool.identity import Identity
 from penstock.spool.segment import SCHEMA, Op
 from penstock.spool.writer import SpoolWriter
 from tests.bed import Database, fresh_database

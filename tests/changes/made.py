@@ -21,7 +21,8 @@ from penstock.model import (
     TableSchema,
     TypeKind,
 )
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
 from penstock.spool.writer import SpoolWriter
 

@@ -18,7 +18,8 @@ import yaml
 
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.state.store import Store
 from tests.bed import Database, fresh_database
 

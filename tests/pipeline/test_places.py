@@ -21,7 +21,8 @@ from penstock.pipeline.feed import Feed
 from penstock.pipeline.look import Found
 from penstock.pipeline.places import Places
 from penstock.pipeline.tables import Tables
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
 
 

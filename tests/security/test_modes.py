@@ -24,7 +24,8 @@ from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn, private
 from penstock.model.errors import ConfigError, NotPrivate
 from penstock.spark import jvm
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.spool.writer import SpoolWriter
 from penstock.state.store import Store
 from tests.bed import Database, fresh_database

@@ -21,7 +21,8 @@ from penstock.model.errors import SlotLost, SpoolInUse, WrongSpool
 from penstock.pipeline.feed import Feed
 from penstock.pipeline.teardown import remove
 from penstock.spool import manifest
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity, identity_of, spool_exists
+from penstock.spool.manifest import Manifest
 from penstock.spool.writer import SpoolWriter
 from tests.bed import Database
 from tests.capture.running import Running, spec_for
@@ -93,7 +94,7 @@ def test_capture_asks_whose_spool_it_is_before_anything_about_the_slot(
     else:
         assert isinstance(error, WrongSpool), error
         assert f"belongs to {theirs}" in str(error)
-    assert manifest.identity(spec.spool) == theirs
+    assert identity_of(spec.spool) == theirs
 
 
 @pytest.mark.parametrize("what", ["database", "slot"])
@@ -135,7 +136,7 @@ def test_two_pipelines_in_one_folder_have_a_spool_each(shop: Database, tmp_path:
         for feed in feeds:
             feed.start(threading.Event())
         assert [feed.spec.spool for feed in feeds] == [tmp_path / "spool" / n / "eu" for n in ("one", "two")]
-        slots = [manifest.identity(feed.spec.spool) for feed in feeds]
+        slots = [identity_of(feed.spec.spool) for feed in feeds]
         assert [found and found.slot for found in slots] == ["penstock_one_eu", "penstock_two_eu"]
     finally:
         for feed in feeds:
@@ -167,7 +168,7 @@ def test_the_spool_of_an_earlier_version_is_moved_to_its_place(
     own(spec)
     assert find(spec) == spec.spool == tmp_path / "spool" / "shop" / source
     assert manifest.position(spec.spool) == Lsn(42)
-    assert not manifest.exists(former)
+    assert not spool_exists(former)
     assert spec.spool.stat().st_mode & 0o777 == spec.spool.parent.stat().st_mode & 0o777 == 0o700
     own(spec)
     assert manifest.position(spec.spool) == Lsn(42)
@@ -188,7 +189,7 @@ def test_another_s_spool_of_an_earlier_version_is_left_alone(shop: Database, tmp
     before = everything(former)
     own(spec)
     assert everything(former) == before
-    assert not manifest.exists(spec.spool)
+    assert not spool_exists(spec.spool)
     # A pipeline that is called as that source is would make its own folders in the other's spool.
     other = load(written(tmp_path, shop, pipeline="eu", source="us"))
     with pytest.raises(WrongSpool, match="the pipeline's folder is itself a spool"):

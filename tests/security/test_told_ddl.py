@@ -13,7 +13,8 @@ from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, Ta
 from penstock.model.ddl import DdlEvent
 from penstock.model.phases import Phase
 from penstock.pipeline.tables import Tables
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
 
 USERS, ORDERS, RENAMED, UNKNOWN = map(TableId, (1, 2, 3, 4))

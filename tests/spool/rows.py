@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from penstock.model import Lsn
-from penstock.spool.manifest import Identity
+from penstock.spool.identity import Identity
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
 
 IDENTITY = Identity("7000000000000000001", "shop", "penstock_test")

@@ -14,7 +14,8 @@ import pytest
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone, SpoolFull, SpoolInUse, SpoolUnreachable, WrongSpool
 from penstock.spool import segment
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.spool.segment import Segment
 from penstock.spool.writer import SpoolWriter, is_captured
 from tests.spool import killed

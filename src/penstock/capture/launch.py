@@ -25,7 +25,8 @@ from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.postgres.selection import Selection, select
-from penstock.spool import manifest, room
+from penstock.spool import room
+from penstock.spool.identity import spool_exists
 from penstock.spool.writer import is_captured
 
 LOG = "capture.log"
@@ -128,7 +129,7 @@ class CaptureProcess:
 
     def has_begun(self) -> bool:
         """Whether the spool is there to be read; raises what keeps the capture from starting."""
-        if manifest.exists(self._spec.spool) and is_captured(self._spec.spool):
+        if spool_exists(self._spec.spool) and is_captured(self._spec.spool):
             return True
         self.check()
         return False
@@ -184,11 +185,11 @@ def ensure(spec: CaptureSpec, source: SourceConfig) -> None:
             own(spec)
             prepare(source)
         except PenstockError as error:
-            if not error.retry or not manifest.exists(spec.spool):
+            if not error.retry or not spool_exists(spec.spool):
                 raise
             return
         ours = _started[spec.spool] = CaptureProcess(spec)
     if ours is not None:
         ours.check()
-        if not manifest.exists(spec.spool):
+        if not spool_exists(spec.spool):
             ours.wait_until_captured()

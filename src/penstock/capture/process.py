@@ -39,7 +39,7 @@ from penstock.postgres.connection import Connection, connect, explain, replicati
 from penstock.postgres.slot import SlotState
 from penstock.postgres.types import TypeCatalog
 from penstock.spool import manifest, room
-from penstock.spool.manifest import Identity
+from penstock.spool.identity import Identity, check_identity
 from penstock.spool.writer import SpoolWriter, held
 
 FEEDBACK = 1.0
@@ -120,7 +120,7 @@ class Capture:
             reached = manifest.reached(spec.spool)
             server = receiver.identify()
             identity = Identity(server.system_id, server.database, spec.slot)
-            manifest.check_identity(spec.spool, identity)
+            check_identity(spec.spool, identity)
             if reached is not None:
                 receiver.check_history(server, reached)
             position = self._find_position(receiver)

@@ -20,8 +20,8 @@ from penstock.model import filesystem, private
 from penstock.model.errors import NotReady, PenstockError, SpoolInUse, WrongSpool
 from penstock.postgres import timeline
 from penstock.postgres.connection import connect_replication, explain
-from penstock.spool import manifest, room
-from penstock.spool.manifest import Identity
+from penstock.spool import room
+from penstock.spool.identity import Identity, check_identity, identity_of, spool_exists
 from penstock.spool.writer import captured_by
 
 
@@ -40,13 +40,13 @@ def identify(spec: CaptureSpec) -> Identity:
 def find(spec: CaptureSpec) -> Path:
     """Where the spool is, or would be: in its place, or where an earlier version had it. Raises `WrongSpool`
     if what is in its place is another's. Changes nothing."""
-    if manifest.exists(spec.spool):
-        manifest.check_identity(spec.spool, identify(spec))
+    if spool_exists(spec.spool):
+        check_identity(spec.spool, identify(spec))
         return spec.spool
     if spec.former_spool is None:
         return spec.spool
     for former in (spec.former_spool, _on_its_way(spec.former_spool)):
-        if manifest.exists(former) and manifest.identity(former) == identify(spec):
+        if spool_exists(former) and identity_of(former) == identify(spec):
             return former
     return spec.spool
 
@@ -106,9 +106,9 @@ def _on_its_way(former: Path) -> Path:
 
 def _refuse_another(folder: Path) -> None:
     """An earlier version's spool of some other source is called as this pipeline is."""
-    if manifest.exists(folder):
+    if spool_exists(folder):
         raise WrongSpool(
-            f"the pipeline's folder is itself a spool, that of {manifest.identity(folder)}",
+            f"the pipeline's folder is itself a spool, that of {identity_of(folder)}",
             file=folder,
             remedy="Give this pipeline a spool.path of its own, or start the other one first, which moves it",
         )

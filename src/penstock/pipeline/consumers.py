@@ -14,8 +14,9 @@ from penstock.capture.launch import spool_of
 from penstock.config import Config, SourceConfig
 from penstock.model import TableId
 from penstock.model.errors import UnknownConsumer
-from penstock.spool import consumers, manifest
+from penstock.spool import consumers
 from penstock.spool.consumers import Consumer
+from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 
 Document = dict[str, Any]
@@ -24,7 +25,7 @@ Document = dict[str, Any]
 def listed(config: Config, source: SourceConfig) -> list[Document]:
     """The slowest first; none where capture never began."""
     spool = spool_of(config, source)
-    if not manifest.exists(spool):
+    if not spool_exists(spool):
         return []
     with closing(Manifest.open(spool)) as opened:
         position = opened.position
@@ -63,7 +64,7 @@ def forget(config: Config, name: str, source: str | None = None) -> dict[str, li
         )
     chosen = [config.source(source)] if source else config.sources
     spools = {one.name: spool_of(config, one) for one in chosen}
-    gone = {one: _forgotten(spool, name) for one, spool in spools.items() if manifest.exists(spool)}
+    gone = {one: _forgotten(spool, name) for one, spool in spools.items() if spool_exists(spool)}
     if not any(gone.values()):
         others = sorted({found["name"] for one in chosen for found in listed(config, one)})
         raise UnknownConsumer(

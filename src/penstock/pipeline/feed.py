@@ -41,7 +41,8 @@ from penstock.pipeline import facts
 from penstock.pipeline.look import Found, Look
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
-from penstock.spool import consumers, manifest
+from penstock.spool import consumers
+from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 
 Answer = TypeVar("Answer")
@@ -193,7 +194,7 @@ class Feed:
     @property
     def readable(self) -> bool:
         """Whether there is a spool for streams to read."""
-        return self.lost is None and manifest.exists(self.spec.spool)
+        return self.lost is None and spool_exists(self.spec.spool)
 
     @property
     def found(self) -> Found:

@@ -23,7 +23,7 @@ from penstock.pipeline import consumers
 from penstock.pipeline.facts import wal_position
 from penstock.postgres import selection, slot
 from penstock.postgres.connection import connect, explain
-from penstock.spool import manifest
+from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import captured_by
 from penstock.state.store import Store, TableState
@@ -90,7 +90,7 @@ def _capture(spool: Any) -> Document:
         "spooled_bytes": 0,
     }
     try:
-        if manifest.exists(spool):
+        if spool_exists(spool):
             with closing(Manifest.open(spool)) as opened:
                 position = opened.position
                 entries = opened.entries(opened.retired, position)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model import Lsn, Reached, TableId, TableSchema, private
-from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, SpoolUnreachable, WrongSpool
+from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, WrongSpool
 from penstock.model.sqlite import WAIT, make_durable
-from penstock.spool import room
+from penstock.spool.identity import Identity, explained, identity_of, refuse_another
 from penstock.spool.segment import Segment, SegmentPart
 
 FORMAT = "2"
@@ -63,29 +63,6 @@ create table if not exists destinations (name text primary key) without rowid;
 """
 
 
-_PASSING = (
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_NOMEM,
-    sqlite3.SQLITE_PROTOCOL,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whose changes a spool holds. A spool never mixes two of these."""
-
-    system_id: str
-    database: str
-    slot: str
-
-    def __str__(self) -> str:
-        return f"slot {self.slot} of database {self.database}, system {self.system_id}"
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
     """A segment and the range of commit positions it covers."""
@@ -99,10 +76,10 @@ class Manifest:
     def __init__(self, spool: Path) -> None:
         self.path = spool / "manifest.db"
         self._using = threading.RLock()
-        with _explained(self.path):
+        with explained(self.path):
             self._db = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None, check_same_thread=False)
         try:
-            with _explained(self.path):
+            with explained(self.path):
                 make_durable(self._db)
                 self._db.execute("pragma foreign_keys = on")
         except PenstockError:
@@ -113,7 +90,7 @@ class Manifest:
     def create(cls, spool: Path, identity: Identity, start: Lsn) -> Manifest:
         """Open the manifest of this identity, making it where there is none; `start` is for a new one."""
         private.folder(spool)
-        _refuse_another(spool, identity)
+        refuse_another(spool, identity)
         private.file(spool / "manifest.db")  # what SQLite puts beside it has its mode
         manifest = cls(spool)
         try:
@@ -124,7 +101,7 @@ class Manifest:
         return manifest
 
     def _begin(self, identity: Identity, start: Lsn) -> None:
-        with _explained(self.path):
+        with explained(self.path):
             self._db.executescript(_TABLES)
         with self.transaction() as db:
             found = dict(db.execute("select key, value from meta"))
@@ -148,7 +125,7 @@ class Manifest:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._using, _explained(self.path):
+        with self._using, explained(self.path):
             self._db.execute("begin immediate")
             try:
                 yield self._db
@@ -161,7 +138,7 @@ class Manifest:
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
         """One connection serves several threads, one at a time: a read that another one has not finished
         would make SQLite refuse to begin a transaction."""
-        with self._using, _explained(self.path):
+        with self._using, explained(self.path):
             return self._db.execute(statement, values).fetchall()
 
     # Positions
@@ -352,62 +329,6 @@ class Manifest:
         return {file for (file,) in self.rows("select file from segments")}
 
 
-@contextmanager
-def _explained(file: Path) -> Iterator[None]:
-    """What SQLite says, as one of our errors: some of it passes, some does not."""
-    try:
-        with room.explained(file.parent):
-            yield
-    except sqlite3.DatabaseError as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the rest is detail
-        if code in _PASSING:
-            raise SpoolUnreachable(f"the manifest cannot be used now: {error}", file=file) from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise SpoolDamaged(f"the manifest does not read: {error}", file=file) from error
-        raise
-
-
-def exists(spool: Path) -> bool:
-    """Whether capture has begun here: the file is there and somebody has been named in it."""
-    path = spool / "manifest.db"
-    if not path.exists():
-        return False
-    with _explained(spool / "manifest.db"), closing(sqlite3.connect(path, timeout=30)) as db:
-        found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
-        return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
-
-
-def identity(spool: Path) -> Identity | None:
-    """Whose changes this spool holds; None where capture never began."""
-    if not exists(spool):
-        return None
-    with _explained(spool / "manifest.db"), closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
-        meta = dict(db.execute("select key, value from meta"))
-    return Identity(*(meta.get(key, "") for key in ("system_id", "database", "slot")))
-
-
-def check_identity(spool: Path, ours: Identity) -> None:
-    """Raise `WrongSpool` if this is the spool of another slot. To be asked before anything about the slot:
-    that ours is not the slot of somebody else's spool does not mean that it is lost. A slot of the same name
-    in a database of the same name, on another server, is lost: `reached` tells."""
-    found = identity(spool)
-    if found is not None and (found.database, found.slot) != (ours.database, ours.slot):
-        _refuse_another(spool, ours)
-
-
-def _refuse_another(spool: Path, ours: Identity) -> None:
-    found = identity(spool)
-    if found in (None, ours):
-        return
-    remedy = None
-    if (found.system_id, found.database) == (ours.system_id, ours.database):
-        remedy = (
-            f"Set `replication.slot_name: {found.slot}` to go on with it, or give this source a spool path of"
-            " its own, or remove the old spool for good"
-        )
-    raise WrongSpool(f"the spool belongs to {found}, not to {ours}", file=spool, remedy=remedy)
-
-
 def position(spool: Path) -> Lsn | None:
     """How far capture came in this spool; None where it never began."""
     found = reached(spool)
@@ -416,7 +337,7 @@ def position(spool: Path) -> Lsn | None:
 
 def reached(spool: Path) -> Reached | None:
     """How far capture came in this spool, and on which server; None where it never began."""
-    found = identity(spool)
+    found = identity_of(spool)
     if found is None:
         return None
     with closing(Manifest(spool)) as manifest:

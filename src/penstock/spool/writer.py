@@ -23,7 +23,8 @@ import pyarrow as pa
 from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import SpoolInUse
 from penstock.spool import segment
-from penstock.spool.manifest import Identity, Manifest
+from penstock.spool.identity import Identity
+from penstock.spool.manifest import Manifest
 from penstock.spool.segment import Segment
 
 SEGMENT_BYTES = 16 << 20

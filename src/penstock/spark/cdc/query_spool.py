@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import TableName, TableSchema
 from penstock.spark.cdc.options import Options
-from penstock.spool import manifest
+from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import is_captured
 
@@ -59,7 +59,7 @@ class QuerySpool:
     def open(self) -> Manifest:
         self.look_after()
         until = time.monotonic() + PATIENCE
-        while is_captured(self.path) and not manifest.exists(self.path) and time.monotonic() < until:
+        while is_captured(self.path) and not spool_exists(self.path) and time.monotonic() < until:
             time.sleep(0.02)
         return Manifest.open(self.path)
 
