@@ -54,6 +54,11 @@ class ChangeBatch:
     spark: SparkSession | None = None
     """On the driver only."""
 
+    @property
+    def rows(self) -> int:
+        """How many changes there are at most: a slice may hold some that are not meant."""
+        return sum(part.rows for table in self.tables for run in table.runs for part in run.slices)
+
     def on(self, spark: SparkSession) -> ChangeBatch:
         return replace(self, spark=spark)
 

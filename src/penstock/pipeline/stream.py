@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -32,7 +32,7 @@ from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
 from penstock.model.errors import CopyNeeded, PenstockError, Scope, TargetTaken, TransformRefused
 from penstock.model.phases import Phase
-from penstock.pipeline import history
+from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.beginning import Beginning
 from penstock.pipeline.changes import Changes
@@ -50,6 +50,15 @@ from penstock.state.store import Store, TableState
 
 TOLD = 5.0
 """Seconds between two notes of an idle stream's progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The changes of a table in a batch, and its state before and after them."""
+
+    changes: TableChanges
+    before: TableState
+    after: TableState
 
 
 class Stream:
@@ -109,69 +118,65 @@ class Stream:
         begun, start = time.monotonic(), self.position
         if end <= start:
             return  # that was what had been begun
-        found_parts = self.changes.parts(start, end)
-        told = history.events(found_parts.pop(self.feed.history or TableId(0), ()), start)
-        markers, refused = history.markers(told, self.feed.marker)
-        told = [event for event in told if event.comment is None]  # a comment changes no schema
-        self.arrivals.take_in(found_parts.keys())
+        parts = self.changes.parts(start, end)
+        recorded = ddl_events.read(parts.pop(self.feed.history or TableId(0), ()), start, self.feed.marker)
+        self.arrivals.take_in(parts.keys())
         if self.reloads is None:
-            reload_at_once(self, markers)
-        streaming = {state.key.table: state for state in self.tables if state.phase.streams}
+            reload_at_once(self, recorded.markers)
         if self.target.traits.wants_ddl:
-            found_parts = {event.table: [] for event in told if event.table is not None} | found_parts
-        chosen, after = [], []
-        for table, parts in found_parts.items():
-            found = self._choose(streaming[table], parts, start) if table in streaming else None
-            if found is not None:
-                chosen.append(found[0])
-                after.append(found[1])
-        moved = {one.key.table for one in after if one.target != streaming[one.key.table].target}
-        chosen.sort(key=lambda one: one.delivery.id in moved and self._takes_anothers_place(one))
-        rows = sum(part.rows for changes in chosen for run in changes.runs for part in run.slices)
-        messages = self.changes.messages(start, end) if self.target.traits.wants_messages else ()
+            parts = {table: [] for table in recorded.tables} | parts
+        chosen = self._chosen(parts, start)
+        tables = [one.changes for one in chosen]
         batch = ChangeBatch(
             self.feed.name,
             start,
             end,
-            tuple(chosen),
+            tuple(tables),
             self.feed.complete_through(end),
-            messages,
-            tuple(self.tables.tellable(told, chosen)),
-            tuple(markers),
-            tuple(refused),
+            self.changes.messages(start, end) if self.target.traits.wants_messages else (),
+            tuple(self.tables.tellable(recorded.schema_changes, tables)),
+            recorded.markers,
+            recorded.refused,
         )
-        before = [streaming[state.key.table] for state in after]
-        self.unfinished.do(partial(self._write, batch, list(zip(before, after, strict=True)), rows))
+        self.unfinished.do(partial(self._write, batch, chosen))
         self.transforms.clean_up()
         if chosen:
             seconds = round(time.monotonic() - begun, 3)
-            self._log.debug("batch", rows=rows, tables=len(chosen), position=str(end), seconds=seconds)
+            self._log.debug("batch", rows=batch.rows, tables=len(chosen), position=str(end), seconds=seconds)
 
-    def _write(self, batch: ChangeBatch, states: list[tuple[TableState, TableState]], rows: int) -> None:
-        """And put down what became of its tables, each with its state before and after it."""
+    def _chosen(self, parts: Mapping[TableId, list[Slice]], start: Lsn) -> list[Chosen]:
+        """The tables that are delivered, those last that take the place of another one."""
+        streaming = {state.key.table: state for state in self.tables if state.phase.streams}
+        tried = [
+            self._choose(streaming[table], slices, start)
+            for table, slices in parts.items()
+            if table in streaming
+        ]
+        return sorted((one for one in tried if one is not None), key=self._takes_anothers_place)
+
+    def _write(self, batch: ChangeBatch, chosen: list[Chosen]) -> None:
+        """And put down what became of its tables."""
         failed: dict[TableId, PenstockError] = {}
         keeps_position = self.target.traits.keeps_position  # it is told how far it came in any case
         if batch.tables or batch.messages or keeps_position:
             failed = dict(self.target.write(batch))
-        for before, after in states:
-            error = failed.get(after.key.table)
+        for one in chosen:
+            error = failed.get(one.before.key.table)
             if error is not None:
-                self.unfinished.then(partial(self.fail, before, error, batch.start))
-            elif after != before:
-                self.unfinished.then(partial(self.tables.put, after))
-        self.unfinished.then(partial(self._advance, batch.end, batch.complete_through, rows))
+                self.unfinished.then(partial(self.fail, one.before, error, batch.start))
+            elif one.after != one.before:
+                self.unfinished.then(partial(self.tables.put, one.after))
+        self.unfinished.then(partial(self._advance, batch.end, batch.complete_through, batch.rows))
         if self.reloads is not None:
             self.unfinished.then(partial(self.reloads.seen, batch.markers))
 
-    def _choose(
-        self, state: TableState, parts: list[Slice], start: Lsn
-    ) -> tuple[TableChanges, TableState] | None:
+    def _choose(self, state: TableState, parts: list[Slice], start: Lsn) -> Chosen | None:
         """The changes of a table as it is delivered. Where there are none to be had the table stops here,
         and that is stored before the batch is written: the destination will not know of it."""
         try:
             found = self.changes.of(state, parts, start)
             if not isinstance(found, CopyAnew):
-                return self._transformed(state, *found), found[1]
+                return Chosen(self._transformed(state, *found), state, found[1])
             self.copy_anew(state, found.why)
         except PenstockError as error:
             if error.scope != "table":
@@ -202,9 +207,10 @@ class Stream:
         self._manifest.advance(self.config.name, position)
         self.position = position
 
-    def _takes_anothers_place(self, changes: TableChanges) -> bool:
+    def _takes_anothers_place(self, one: Chosen) -> bool:
         """Where a table has the name that another one had: that one goes first, if it goes."""
-        return self.places.owner(changes.delivery.target, changes.delivery.id) is not None
+        moved = one.after.target != one.before.target
+        return moved and self.places.owner(one.after.target, one.after.key.table) is not None
 
     def fail(self, state: TableState, error: PenstockError, position: Lsn | None) -> None:
         """A table whose new name is another's goes on once that has moved away. Where it does not, or where

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.config.tables import HISTORY
-from penstock.model import ZERO
+from penstock.model import ZERO, TableName
 from penstock.model.errors import NotReady
 from penstock.postgres import ddl
 from penstock.postgres import publication as publications
 from penstock.postgres import slot as slots
+from penstock.postgres.catalog import Table
 from penstock.postgres.preflight.check import (
     Check,
     CheckFunction,
@@ -70,49 +73,93 @@ def _existing(now: Situation, found: publications.Publication) -> Check:
             found.refuse_if_a_strangers()
         except NotReady as error:
             return failure("publication", error.reason, error.remedy)
-    published = {entry.table for entry in publications.tables(now.connection, found.name)}
-    parts = {table.name: table.ancestors for table in now.matched}
-    covered = published | {above for name in published for above in parts.get(name, ())}
-    missing = [table for table in now.captured if table.name not in covered]
-    chosen = {table.name for table in now.captured}
-    beyond = {
-        name
-        for name in published
-        if chosen.isdisjoint({name, *parts.get(name, ())}) and not now.source.tables.is_ours(name)
-    }
-    if now.makes_publication and (missing or beyond):
-        changes = ((some(table.name for table in missing), "added"), (some(beyond), "removed"))
-        said = ", ".join(f"{names} {verb}" for names, verb in changes if names)
-        detail = f"{found.name} will be adjusted: {said}"
-        return _owns(now, [table.id for table in missing], detail) or ok("publication", detail)
-    if missing:
-        return (failure if len(missing) == len(now.captured) else warning)(
-            "publication",
-            f"{found.name} is not Penstock's to alter, and lacks {some(table.name for table in missing)}",
-            "Run: alter publication … add table …",
+    held = _Held.of(now, found)
+    if now.makes_publication and (held.missing or held.beyond):
+        return _adjusted(now, held)
+    return (
+        _lacking(now, held) or _silent(found) or _beyond(held) or _without_history(now, held) or _good(held)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What a publication has, beside what it should have."""
+
+    publication: publications.Publication
+    tables: set[TableName]
+    missing: list[Table]
+    beyond: set[TableName]
+    """Tables that the configuration does not choose."""
+
+    @classmethod
+    def of(cls, now: Situation, publication: publications.Publication) -> _Held:
+        tables = {entry.table for entry in publications.tables(now.connection, publication.name)}
+        above = {table.name: table.ancestors for table in now.matched}
+        covered = tables | {ancestor for name in tables for ancestor in above.get(name, ())}
+        chosen = {table.name for table in now.captured}
+        strange = {name for name in tables if chosen.isdisjoint({name, *above.get(name, ())})}
+        return cls(
+            publication,
+            tables,
+            [table for table in now.captured if table.name not in covered],
+            {name for name in strange if not now.source.tables.is_ours(name)},
         )
-    silent = {"insert", "update", "delete", "truncate"} - found.actions
-    if silent:
-        return warning(
-            "publication",
-            f"{found.name} does not publish {some(silent)}",
-            "Run: alter publication … set (publish = 'insert, update, delete, truncate')",
-        )
-    if beyond:
-        return warning(
-            "publication",
-            f"{found.name} also publishes {some(beyond)}, which the configuration does not choose",
-            "Include them, or run: alter publication … drop table …",
-        )
-    unheard = now.source.ddl_capture != "off" and HISTORY not in published and not now.makes_publication
-    if unheard and ddl.is_installed(now.connection):
-        return warning(
-            "publication",
-            f"{found.name} does not publish {HISTORY}, where schema changes are recorded",
-            f"Run: alter publication … add table {HISTORY}",
-        )
-    whose = "Penstock's" if found.ours else "used as it is"
-    return ok("publication", f"{found.name}, {whose}, tables: {len(published)}")
+
+
+def _adjusted(now: Situation, held: _Held) -> Check:
+    changes = ((some(table.name for table in held.missing), "added"), (some(held.beyond), "removed"))
+    said = ", ".join(f"{names} {verb}" for names, verb in changes if names)
+    detail = f"{held.publication.name} will be adjusted: {said}"
+    return _owns(now, [table.id for table in held.missing], detail) or ok("publication", detail)
+
+
+def _lacking(now: Situation, held: _Held) -> Check | None:
+    if not held.missing:
+        return None
+    return (failure if len(held.missing) == len(now.captured) else warning)(
+        "publication",
+        f"{held.publication.name} is not Penstock's to alter, and lacks "
+        f"{some(table.name for table in held.missing)}",
+        "Run: alter publication … add table …",
+    )
+
+
+def _silent(found: publications.Publication) -> Check | None:
+    unpublished = {"insert", "update", "delete", "truncate"} - found.actions
+    if not unpublished:
+        return None
+    return warning(
+        "publication",
+        f"{found.name} does not publish {some(unpublished)}",
+        "Run: alter publication … set (publish = 'insert, update, delete, truncate')",
+    )
+
+
+def _beyond(held: _Held) -> Check | None:
+    if not held.beyond:
+        return None
+    return warning(
+        "publication",
+        f"{held.publication.name} also publishes {some(held.beyond)}, "
+        "which the configuration does not choose",
+        "Include them, or run: alter publication … drop table …",
+    )
+
+
+def _without_history(now: Situation, held: _Held) -> Check | None:
+    unheard = now.source.ddl_capture != "off" and HISTORY not in held.tables and not now.makes_publication
+    if not unheard or not ddl.is_installed(now.connection):
+        return None
+    return warning(
+        "publication",
+        f"{held.publication.name} does not publish {HISTORY}, where schema changes are recorded",
+        f"Run: alter publication … add table {HISTORY}",
+    )
+
+
+def _good(held: _Held) -> Check:
+    whose = "Penstock's" if held.publication.ours else "used as it is"
+    return ok("publication", f"{held.publication.name}, {whose}, tables: {len(held.tables)}")
 
 
 def slot(now: Situation) -> Check:
