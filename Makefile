@@ -27,7 +27,7 @@ slow: $(READY)  ## the long runs
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)
 
 lint: $(READY)  ## format and check
-	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports --no-cache
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix . && $(BIN)/lint-imports --no-cache && $(BIN)/python .ci/rooms.py
 
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy

@@ -9,7 +9,7 @@ from statistics import median
 from bench.report import Case, compare
 from bench.servers import ROLE, Servers
 from penstock.config import SourceConfig
-from penstock.pipeline.look import Look
+from penstock.pipeline.catalog_look import Look
 from penstock.postgres.connection import Connection, connect
 
 TABLES = 1000

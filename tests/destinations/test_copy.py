@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from penstock.destinations.postgres import PostgresTarget
-from penstock.destinations.postgres.copy import full_copy
+from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.table.declared_types import BINARY
 from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.destinations.protocol import Kind, TableCopy
@@ -119,21 +119,23 @@ def test_a_task_that_runs_again_or_twice_at_once_copies_nothing_twice(given: Giv
         (part,) = snapshot.ranges(USERS.column_names)
         copy = TableCopy("c", delivery, source.dsn, snapshot.name, (part,))
         with endpoint.session() as connection:
-            place = full_copy.begin(connection, endpoint, copy)
-        work = full_copy.CopyPart(endpoint, "c", place, 0, source.dsn, snapshot.name, part, "text")
+            place = table_copy.begin(connection, endpoint, copy)
+        work = table_copy.CopyPart(endpoint, "c", place, 0, source.dsn, snapshot.name, part, "text")
         results: list[PenstockError | None] = []
-        tasks = [threading.Thread(target=lambda: results.append(full_copy.copy_part(work))) for _ in range(3)]
+        tasks = [
+            threading.Thread(target=lambda: results.append(table_copy.copy_part(work))) for _ in range(3)
+        ]
         for task in tasks:
             task.start()
         for task in tasks:
             task.join()
         assert results == [None, None, None]
         with endpoint.session() as connection:
-            assert full_copy.finish(connection, place, "c") == 5000
+            assert table_copy.finish(connection, place, "c") == 5000
         # Another attempt at the table replaces it; a task of the old one that still runs finds that out.
         with endpoint.session() as connection:
-            full_copy.begin(connection, endpoint, replace(copy, id="d"))
-        assert isinstance(full_copy.copy_part(work), SnapshotLost)
+            table_copy.begin(connection, endpoint, replace(copy, id="d"))
+        assert isinstance(table_copy.copy_part(work), SnapshotLost)
     with pytest.raises(SnapshotLost):
         target.hand_over("c", given.changes(USERS.id, given.start, given.start), given.start)
 
@@ -302,7 +304,7 @@ def test_values_arrive_as_they_are_in_binary_and_as_text(
         used.append(given[-1])
         return copy_lines(*given)
 
-    monkeypatch.setattr(full_copy, "copy_lines", noted)
+    monkeypatch.setattr(table_copy, "copy_lines", noted)
     recopied(given, database, given.target(), "every")
     assert used == [format]
     there, here = ("select e::text from every e order by id", "select e::text from app.every e order by id")

@@ -14,8 +14,8 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files.full_copy import Sheet
 from penstock.destinations.files.target import FilesTarget
 from penstock.model.ddl import END, START
-from penstock.pipeline.reload import TableReloads
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.table_reloads import TableReloads
 
 
 def die(*_: Any) -> None:

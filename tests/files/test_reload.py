@@ -19,7 +19,7 @@ from penstock.cli import app
 from penstock.model import TableName
 from penstock.model.errors import UnknownTable
 from penstock.model.phases import Phase
-from penstock.pipeline import reload as reload_module
+from penstock.pipeline import table_reloads as reload_module
 from penstock.postgres import ddl
 from penstock.postgres.connection import connect
 from tests.bed import Database

@@ -14,9 +14,9 @@ from typing import Any
 
 from penstock.destinations.schema_change import Add, Drop, Rename, SchemaChange
 from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
-from penstock.pipeline import evolution
-from penstock.pipeline.evolution import CopyAnew
-from penstock.pipeline.facts import Facts
+from penstock.pipeline import schema_evolution
+from penstock.pipeline.schema_evolution import CopyAnew
+from penstock.pipeline.table_facts import Facts
 
 INT, VARCHAR, TEXT = ColumnType(23, "int4"), ColumnType(1043, "varchar"), ColumnType(25, "text")
 OID, REGCLASS = ColumnType(26, "oid"), ColumnType(2205, "regclass")
@@ -271,9 +271,9 @@ class Copy:
         self._note()
         chosen = [c for c in self.source.changes if begun <= c.commit < end and c.commit >= self.copied_at]
         for schema, changes in groupby(chosen, key=lambda change: change.schema):
-            if not evolution.same(self.schema, schema):
+            if not schema_evolution.same(self.schema, schema):
                 self.look()
-                evolved = evolution.follow(self.schema, schema, self.known, self.seen)
+                evolved = schema_evolution.follow(self.schema, schema, self.known, self.seen)
                 if isinstance(evolved, CopyAnew):
                     self.copy(evolved.why)
                     return
@@ -287,13 +287,13 @@ class Copy:
         self._note()
         pending = any(change.commit >= self.position for change in self.source.changes)
         reached = self.position if pending else self.source.now
-        if not evolution.is_due(self.seen, self.known, Lsn(reached)):
+        if not schema_evolution.is_due(self.seen, self.known, Lsn(reached)):
             return
-        if evolution.is_outrun(self.seen, Lsn(self.position)):
+        if schema_evolution.is_outrun(self.seen, Lsn(self.position)):
             self.look()
             self.settle()
             return
-        evolved = evolution.look(self.schema, self.known, self.seen)
+        evolved = schema_evolution.look(self.schema, self.known, self.seen)
         if isinstance(evolved, CopyAnew):
             self.copy(evolved.why)
         elif evolved is not None:
@@ -304,9 +304,9 @@ class Copy:
         self.look()
         schema = self.schema
         self.schema, self.known = self.noted
-        if evolution.same(schema, self.schema):
+        if schema_evolution.same(schema, self.schema):
             return
-        evolved = evolution.follow(self.schema, schema, self.known, self.seen)
+        evolved = schema_evolution.follow(self.schema, schema, self.known, self.seen)
         if isinstance(evolved, CopyAnew):
             self.copy(evolved.why)
         else:
@@ -316,7 +316,7 @@ class Copy:
     def _note(self) -> None:
         self.noted = self.schema, self.known
 
-    def _follow(self, schema: TableSchema, evolved: evolution.Evolved) -> None:
+    def _follow(self, schema: TableSchema, evolved: schema_evolution.Evolved) -> None:
         for row in self.rows.values():
             carry_out(evolved.change, row)
             assert row.keys() == set(schema.column_names)

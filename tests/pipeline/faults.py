@@ -29,7 +29,7 @@ from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.postgres import endpoint
 from penstock.model.errors import ConnectionFailed, SpoolUnreachable, StateUnreachable, StorageFailed
-from penstock.pipeline import copying, facts
+from penstock.pipeline import copier, table_facts
 from penstock.postgres import ddl
 from penstock.postgres.snapshot import Snapshot
 from penstock.spool.manifest import Manifest
@@ -198,11 +198,11 @@ class Faults:
             patch.setattr(owner, name, self.around(call, getattr(owner, name), error, halfway=_write_half))
         calls = [
             (Manifest, "rows", "manifest read", spool_fails),
-            (facts, "gather", "catalog read", server_fails),
+            (table_facts, "gather", "catalog read", server_fails),
             (Snapshot, "open", "snapshot taken", connection_fails),
             (Snapshot, "ranges", "ranges read", connection_fails),
-            (copying, "connect", "connection made", connection_fails),
-            (copying, "wait_for_writers", "writers waited for", server_fails),
+            (copier, "connect", "connection made", connection_fails),
+            (copier, "wait_for_writers", "writers waited for", server_fails),
             (ddl, "marked", "comments read", server_fails),
             (Storage, "names", "files listed", storage_fails),
             (Storage, "folders", "folders listed", storage_fails),

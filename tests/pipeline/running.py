@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.config import Config, load
 from penstock.model import TableName
 from penstock.model.phases import Phase
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
 from penstock.postgres.connection import connect
 from penstock.state.store import Store, TableState
 from tests.bed import Database

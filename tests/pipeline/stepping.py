@@ -24,13 +24,13 @@ from penstock.config import Config, load
 from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import TableCopy, Target
 from penstock.embedded.postgres import PostgresServer
-from penstock.pipeline import feed as feeding
-from penstock.pipeline import run
+from penstock.pipeline import pipeline as running
+from penstock.pipeline import source_feed as feeding
 from penstock.pipeline import stream as streaming
-from penstock.pipeline.copying import Copier
-from penstock.pipeline.drive import Drive
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.run import Lane, Pipeline
+from penstock.pipeline.copier import Copier
+from penstock.pipeline.pipeline import Lane, Pipeline
+from penstock.pipeline.query import StreamQuery
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.postgres.connection import connect
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store
@@ -42,7 +42,7 @@ from tests.pipeline.faults import Faults
 from tests.pipeline.running import configuration
 
 
-class SteppedDrive(Drive):
+class SteppedDrive(StreamQuery):
     def start(self, spark: SparkSession) -> None:  # noqa: ARG002
         self._store.waits(self._feed.name, self._destination.name, self._waits_for)
 
@@ -87,7 +87,7 @@ class Process:
         pipeline = self.pipeline
         url = self.config.state.url.get_secret_value()
         self.store = Store.open(url, self.config.pipeline, exclusive=True)
-        feed = Feed(self.config, self.config.sources[0])
+        feed = SourceFeed(self.config, self.config.sources[0])
         pipeline._feeds.append(feed)
         pipeline._patiently(feed.name, lambda: feed.start(pipeline.stop), None)
         pipeline._waiting = [Lane(self.config, feed, target) for target in self.targets]
@@ -100,7 +100,7 @@ class Process:
         for stream in self.pipeline._streams:
             end = stream._manifest.next_position(stream.position)
             if end > stream.position:
-                stream.drive.deliver(end)
+                stream.query.deliver(end)
 
     def stop(self) -> None:
         """In good order."""
@@ -110,7 +110,7 @@ class Process:
     def abandon(self) -> None:
         """As it is when the process is gone: connections are closed, locks are free, nothing more is said."""
         for stream in self.pipeline._streams:
-            stream.drive.stopping.set()
+            stream.query.stopping.set()
             stream._manifest._db.close()
         self._close(_let_go)
 
@@ -212,8 +212,8 @@ def bed(
     for module, name in (
         (feeding, "DISCOVERY"),
         (feeding, "CLOCK"),
-        (run, "HOUSEKEEPING"),
-        (run, "YOUNG"),
+        (running, "HOUSEKEEPING"),
+        (running, "YOUNG"),
         (streaming, "TOLD"),
     ):
         monkeypatch.setattr(module, name, 0.0)

@@ -18,9 +18,9 @@ from penstock.capture.launch import spool_of
 from penstock.config import load
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone
-from penstock.pipeline.feed import Feed
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.spark.cdc import query_spool
-from penstock.spark.cdc.options import Options
+from penstock.spark.cdc.options import CdcOptions
 from penstock.spark.cdc.reader import SpoolReader
 from penstock.spark.cdc.shapes import AllTables
 from penstock.spool.manifest import Manifest
@@ -33,7 +33,7 @@ from tests.pipeline.running import configuration, to_postgres
 def captured(file: Path) -> Iterator[Manifest]:
     """The manifest of the source, while the feed of a pipeline of this configuration has it captured."""
     config = load(file)
-    feed = Feed(config, config.sources[0])
+    feed = SourceFeed(config, config.sources[0])
     try:
         feed.start(threading.Event())
         with closing(feed.open()) as manifest:
@@ -123,13 +123,13 @@ def test_a_query_that_fails_its_own_check_is_no_consumer(source: Database, tmp_p
     file = configuration(tmp_path, source, to_postgres(source))
     with captured(file) as manifest:
         options = {"config": str(file), "consumer": "query", "startingPosition": "0/1"}
-        reader = SpoolReader(Options.read(options), AllTables(), None)
+        reader = SpoolReader(CdcOptions.read(options), AllTables(), None)
         reader._open = manifest
         with pytest.raises(PositionGone):
             reader.initialOffset()
         assert "query" not in manifest.consumers()
     config = load(file)
-    configured = query_spool.QuerySpool(Options.read(options))._configured
+    configured = query_spool.QuerySpool(CdcOptions.read(options))._configured
     assert configured is not None
     assert configured[1].consumers == ("copy",)
     assert configured[1].spool == spool_of(config, config.sources[0])

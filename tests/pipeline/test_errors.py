@@ -18,7 +18,7 @@ from penstock.destinations.postgres.table import trust
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import StateInUse
 from penstock.model.phases import Phase
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
 from tests.bed import Database, started_server
 from tests.pipeline.running import configuration, contents, running, to_postgres
 

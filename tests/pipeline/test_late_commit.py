@@ -33,7 +33,7 @@ def test_a_batch_that_an_attempt_before_is_committing_is_not_registered_again(be
             ledger.lock(attempt, StreamId("test", "copy", "source"))
             ledger.move(attempt, StreamId("test", "copy", "source"), end, None)
             Timer(1, attempt.commit).start()
-            stream.drive.deliver(end)
+            stream.query.deliver(end)
         assert stream.position >= end
         assert bed.source.query(count) == [(0,)], "that was registered, or not, by the attempt before"
         bed.source.execute("insert into t values (2)")

@@ -18,9 +18,9 @@ from penstock.model import TableName
 from penstock.model.errors import SlotLost
 from penstock.model.events import Insert
 from penstock.model.phases import Phase
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.run import Pipeline
-from penstock.pipeline.tables import to_be_copied
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.table_states import to_be_copied
 from penstock.spool import manifest
 from penstock.state.store import Store
 from tests.bed import Database, started_server
@@ -138,7 +138,7 @@ class Crash(Exception):
     """As if the process had been killed."""
 
 
-class CrashingFeed(Feed):
+class CrashingFeed(SourceFeed):
     """A feed that replaces its slot up to a step, and no further."""
 
     crash_before = ""
@@ -194,7 +194,7 @@ def test_a_slot_that_is_not_ours_is_never_dropped(source: Database, tmp_path: Pa
     source.query(f"select pg_create_physical_replication_slot('{SLOT}')")
     try:
         file = configuration(tmp_path, source, to_postgres(source), **following(source))
-        feed = Feed(load(file), load(file).sources[0])
+        feed = SourceFeed(load(file), load(file).sources[0])
         feed.start(threading.Event())
         feed.start_over()
         with pytest.raises(SlotLost, match="physical slot"):

@@ -15,9 +15,9 @@ from penstock.config import load
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
 from penstock.model.phases import Phase
-from penstock.pipeline import feed
+from penstock.pipeline import source_feed
 from penstock.pipeline.stream import Stream
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.table_states import Tables
 from penstock.state.store import Store, TableState
 from tests.bed import Database, fresh_database
 from tests.files.consumer import Consumer
@@ -91,7 +91,7 @@ def test_a_column_that_is_added_just_before_a_copy(
     file = configuration(tmp_path, source, to_postgres(destination))
     with running(file, spark) as pipeline, source.connect() as connection:
         pipeline.until_phase(Phase.READY, "public.t")
-        monkeypatch.setattr(feed, "DISCOVERY", 60.0)
+        monkeypatch.setattr(source_feed, "DISCOVERY", 60.0)
         with connection.transaction():
             connection.execute("alter table t add b text")
             connection.execute("update t set b = 'filled'")
@@ -100,7 +100,7 @@ def test_a_column_that_is_added_just_before_a_copy(
             pipeline.until_phase(Phase.INIT, "public.t")
         pipeline.until(lambda: contents(destination, "t") == ["(1,filled)"])
         for seconds in (60.0, 0.5):
-            monkeypatch.setattr(feed, "DISCOVERY", seconds)
+            monkeypatch.setattr(source_feed, "DISCOVERY", seconds)
             time.sleep(2)
             assert contents(destination, "t") == ["(1,filled)"]
 
@@ -128,7 +128,7 @@ def test_a_look_that_the_stream_has_outrun(
     may_settle.set()
     with running(configuration(tmp_path, source, to_postgres(destination)), spark) as pipeline:
         pipeline.until_phase(Phase.READY, "public.t")
-        monkeypatch.setattr(feed, "DISCOVERY", 60.0)
+        monkeypatch.setattr(source_feed, "DISCOVERY", 60.0)
         may_settle.clear()
         time.sleep(0.5)
         source.execute("begin; alter table t drop a; alter table t add a text default 'new'; commit")
@@ -140,7 +140,7 @@ def test_a_look_that_the_stream_has_outrun(
         pipeline.until(lambda: '(2,"a 2","b 2")' in contents(destination, "t"))
         may_settle.set()
         time.sleep(1)
-        monkeypatch.setattr(feed, "DISCOVERY", 0.5)
+        monkeypatch.setattr(source_feed, "DISCOVERY", 0.5)
         tables = [TableName("public", "t")]
         pipeline.until(lambda: not difference(source, destination, tables))
         time.sleep(2)

@@ -18,8 +18,8 @@ from structlog.testing import capture_logs
 from penstock.config import load
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import PenstockError
-from penstock.pipeline.feed import DISCOVERY
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.source_feed import DISCOVERY
 from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.pipeline.running import difference, running

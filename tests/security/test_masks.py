@@ -19,7 +19,7 @@ from penstock.config import load
 from penstock.embedded.postgres import PostgresServer
 from penstock.model.errors import ConfigError
 from penstock.model.phases import Phase
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
 from penstock.state.store import Store, TableState
 from tests.bed import Database, fresh_database
 from tests.files.consumer import unpacked

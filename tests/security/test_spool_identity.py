@@ -18,7 +18,7 @@ from penstock.capture.spool_identity import find, identify, own
 from penstock.config import Config, load
 from penstock.model import Lsn
 from penstock.model.errors import SlotLost, SpoolInUse, WrongSpool
-from penstock.pipeline.feed import Feed
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.teardown import remove
 from penstock.spool import manifest
 from penstock.spool.identity import Identity, identity_of, spool_exists
@@ -106,7 +106,7 @@ def test_resync_leaves_another_s_spool_and_the_slot_alone(shop: Database, tmp_pa
     with closing(SpoolWriter(spec.spool, another(config, what), Lsn(1))):
         pass
     before = everything(spec.spool)
-    feed = Feed(config, config.sources[0])
+    feed = SourceFeed(config, config.sources[0])
     with pytest.raises(WrongSpool):
         feed.start(threading.Event())
     # As if the slot had been lost while it ran, and the spool been exchanged since.
@@ -131,7 +131,7 @@ def test_two_pipelines_in_one_folder_have_a_spool_each(shop: Database, tmp_path:
     feeds = []
     for name in ("one", "two"):
         config = load(written(tmp_path, shop, pipeline=name))
-        feeds.append(Feed(config, config.sources[0]))
+        feeds.append(SourceFeed(config, config.sources[0]))
     try:
         for feed in feeds:
             feed.start(threading.Event())

@@ -12,7 +12,7 @@ from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model import Column, ColumnType, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.model.phases import Phase
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.table_states import Tables
 from penstock.spool.identity import Identity
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState

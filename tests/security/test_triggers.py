@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.config import load
 from penstock.model import TableName
 from penstock.model.errors import NotReady
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.postgres import ddl, recorder
 from penstock.postgres.connection import connect
 from tests.bed import Database, fresh_database
@@ -288,7 +288,7 @@ def test_triggers_that_must_be_and_cannot_are_no_reason_for_a_slot(
     attacker.execute("create schema penstock")
     sources = [{"name": "source", "dsn": source.dsn, "ddl_capture": "on"}]
     config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
-    feed = Feed(config, config.sources[0])
+    feed = SourceFeed(config, config.sources[0])
     with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
         feed.start(threading.Event())
     feed.stop()
@@ -303,7 +303,7 @@ def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker
     replication = {"publication_name": "p", "create_publication": False}
     sources = [{"name": "source", "dsn": source.dsn, "replication": replication}]
     config = load(configuration(tmp_path, source, to_files(tmp_path), sources=sources))
-    feed = Feed(config, config.sources[0])
+    feed = SourceFeed(config, config.sources[0])
     try:
         feed.start(threading.Event())
         feed.record_ddl()

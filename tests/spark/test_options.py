@@ -8,13 +8,13 @@ import pytest
 
 from penstock.model import TableName
 from penstock.model.errors import ConfigError
-from penstock.spark.cdc.options import KNOWN, Options
+from penstock.spark.cdc.options import KNOWN, CdcOptions
 
 DOCUMENTED = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def test_options_are_read_whatever_their_case() -> None:
-    read = Options.read({"SPOOL": "/a", "Table": "public.users", "textcolumns": "a, b", "BEFORE": "True"})
+    read = CdcOptions.read({"SPOOL": "/a", "Table": "public.users", "textcolumns": "a, b", "BEFORE": "True"})
     assert read.spool == Path("/a")
     assert read.table == TableName("public", "users")
     assert read.text_columns == {"a", "b"}
@@ -36,7 +36,7 @@ def test_options_are_read_whatever_their_case() -> None:
 )
 def test_wrong_options_are_named(given: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        Options.read(given)
+        CdcOptions.read(given)
     assert said in str(refused.value)
 
 

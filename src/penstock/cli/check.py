@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.capture.spec import CaptureSpec
     from penstock.config import Config, DestinationConfig, SourceConfig
     from penstock.model import Reached, TableSchema
-    from penstock.pipeline.rules import Finding
+    from penstock.pipeline.transform.rules import Finding
     from penstock.postgres.preflight import Check
 
 COLOURS = {"ok": "green", "warning": "yellow", "failure": "red"}
@@ -49,7 +49,7 @@ def check(
 def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     from penstock.destinations.plugin import type_of
     from penstock.model.errors import PenstockError
-    from penstock.pipeline.facts import foreseen
+    from penstock.pipeline.table_facts import foreseen
     from penstock.postgres import preflight
 
     by_source: dict[str, list[TableSchema]] = {}
@@ -75,7 +75,7 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
 
 def _collisions(config: Config, tables: dict[str, list[TableSchema]]) -> list[Check]:
     """Tables that would overwrite each other."""
-    from penstock.pipeline.targets import REMEDY, collisions
+    from penstock.pipeline.shared_targets import REMEDY, collisions
     from penstock.postgres.preflight.check import failure
 
     return [failure("targets", sentence, REMEDY) for sentence in collisions(config, tables)]
@@ -118,7 +118,7 @@ def _found(spec: CaptureSpec) -> Path:
 def _rules(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Check]:
     """Which rule holds for which tables, and what is wrong with it."""
     from penstock.model.errors import PenstockError
-    from penstock.pipeline.rules import REMEDY, applied, findings, has_expressions
+    from penstock.pipeline.transform.rules import REMEDY, applied, findings, has_expressions
     from penstock.postgres.preflight.check import failure, ok, some, warning
 
     found = findings(destination, tables)
@@ -146,7 +146,7 @@ def _rules(config: Config, destination: DestinationConfig, tables: list[TableSch
 def _expressions(config: Config, destination: DestinationConfig, tables: list[TableSchema]) -> list[Finding]:
     import tempfile
 
-    from penstock.pipeline.analysis import Analysis
+    from penstock.pipeline.transform.analysis import Analysis
     from penstock.spark.session import session
 
     with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:

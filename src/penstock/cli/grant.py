@@ -152,7 +152,7 @@ def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[
 def _destination(config: Config, destination: DestinationConfig, wishes: Wishes) -> Iterator[str]:
     from penstock.destinations.plugin import type_of
     from penstock.model.errors import PenstockError
-    from penstock.pipeline.facts import foreseen
+    from penstock.pipeline.table_facts import foreseen
 
     tables: list[TableSchema] = []
     with suppress(PenstockError):  # a source that cannot be asked has its own part

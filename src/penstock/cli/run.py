@@ -31,7 +31,7 @@ def run(
     if not loaded.destinations:
         raise ConfigError("the configuration has no destinations", file=config, remedy="Add one")
     logs.to_stderr(logging.DEBUG if verbose else logging.INFO)
-    from penstock.pipeline.run import Pipeline
+    from penstock.pipeline.pipeline import Pipeline
 
     stop = threading.Event()
     before = _on_signals(stop)

@@ -19,7 +19,7 @@ from penstock.demo.proof import checksums
 from penstock.demo.run import DemoProgress, Held, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import Lsn
-from penstock.pipeline.run import Pipeline
+from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.status import Document, collect
 from penstock.postgres.connection import connect
 

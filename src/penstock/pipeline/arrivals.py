@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.model import Lsn, TableId
-from penstock.pipeline import gaps
-from penstock.pipeline.evolution import is_newer
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.look import Found
+from penstock.pipeline import unseen_changes
+from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.schema_evolution import is_newer
+from penstock.pipeline.table_facts import Facts
 from penstock.state.store import TableState
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ class Arrivals:
 
     def _compare(self, state: TableState, facts: Facts) -> None:
         """Copy a table anew to which something happened that the stream does not show."""
-        if why := gaps.unseen(state.detail, facts):
+        if why := unseen_changes.unseen(state.detail, facts):
             self._stream.copy_anew(state, why)
-        elif (detail := gaps.remember(state.detail, facts)) != state.detail:
+        elif (detail := unseen_changes.remember(state.detail, facts)) != state.detail:
             self._tables.put(replace(state, detail=detail))
 
     def take_in(self, tables: Iterable[TableId]) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from penstock.model import Lsn
 from penstock.model.phases import Phase
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.table_states import Tables
 from penstock.state.store import TableState
 
 
-def is_gone(feed: Feed, tables: Tables, delivered: Lsn) -> bool:
+def is_gone(feed: SourceFeed, tables: Tables, delivered: Lsn) -> bool:
     """Whether `delivered`, which the spool does not reach, is of a history that the source does not have, or
     matters to nobody. Otherwise capture is still to come there. Tables that rely on it are copied anew."""
     relying = [state for state in tables if _relies_on_positions(state)]

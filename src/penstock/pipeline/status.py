@@ -20,7 +20,7 @@ from penstock.model import Lsn
 from penstock.model.errors import PenstockError, SpoolFull
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
-from penstock.pipeline.facts import wal_position
+from penstock.pipeline.table_facts import wal_position
 from penstock.postgres import selection, slot
 from penstock.postgres.connection import connect, explain
 from penstock.spool.identity import spool_exists

@@ -1,6 +1,6 @@
 """One source on its way to one destination: its batches, and what happens between two of them.
 
-Nothing here races with anything else (`drive.py`): a table is handed over, stopped, taken up again or follows
+Nothing here races with anything else (`query.py`): a table is handed over, stopped, taken up again or follows
 a new schema only while the stream stands still at `position`.
 
 What a crash leaves, after each step of a batch:
@@ -34,18 +34,18 @@ from penstock.model.errors import CopyNeeded, PenstockError, Scope, TargetTaken,
 from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
-from penstock.pipeline.beginning import Beginning
-from penstock.pipeline.changes import Changes
-from penstock.pipeline.drive import Drive
-from penstock.pipeline.evolution import CopyAnew, is_due, is_outrun
-from penstock.pipeline.facts import Facts, Mark
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.look import Found
-from penstock.pipeline.places import Places
-from penstock.pipeline.reload import TableReloads, may_begin, reload_at_once
-from penstock.pipeline.tables import RELOAD, Tables
-from penstock.pipeline.transform import Transforms
-from penstock.pipeline.unfinished import Unfinished
+from penstock.pipeline.batch_plan import Changes
+from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.name_owners import Places
+from penstock.pipeline.query import StreamQuery
+from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.stream_start import Beginning
+from penstock.pipeline.table_facts import Facts, Mark
+from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
+from penstock.pipeline.table_states import RELOAD, Tables
+from penstock.pipeline.transform.transform import Transforms
+from penstock.pipeline.unfinished_steps import Unfinished
 from penstock.state.store import Store, TableState
 
 TOLD = 5.0
@@ -63,7 +63,7 @@ class Chosen:
 
 class Stream:
     def __init__(
-        self, config: Config, feed: Feed, target: Target, destination: DestinationConfig, store: Store
+        self, config: Config, feed: SourceFeed, target: Target, destination: DestinationConfig, store: Store
     ) -> None:
         self.feed = feed
         self.target = target
@@ -76,7 +76,7 @@ class Stream:
         self.tables = Tables(store, self._manifest, feed.name, destination)
         self.places = Places(feed, self.tables)
         self.changes = Changes(feed, self.tables, store, self._manifest, target.traits.recopies_on_new_key)
-        self.drive = Drive(config, feed, destination, store, self)
+        self.query = StreamQuery(config, feed, destination, store, self)
         self.unfinished = Unfinished()
         self.arrivals = Arrivals(self)
         self.reloads = TableReloads.of(self)
@@ -100,15 +100,15 @@ class Stream:
         self.arrivals.look(self.feed.found)
         folder = self.feed.spec.spool.absolute() / "transformed" / self.config.name
         self.transforms = Transforms(spark, folder)
-        self.drive.start(spark)
+        self.query.start(spark)
         return True
 
     @property
     def stopping(self) -> threading.Event:
-        return self.drive.stopping
+        return self.query.stopping
 
     def stop(self) -> None:
-        self.drive.stop()
+        self.query.stop()
         self._manifest.close()
 
     # A batch

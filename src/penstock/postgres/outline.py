@@ -243,7 +243,7 @@ _TYPES = """
                    where c.relkind = 'c' and c.oid >= 16384))
 """
 
-# Everything that `facts.py` reads of columns and indexes is in the mark.
+# Everything that `pipeline/table_facts.py` reads of columns and indexes is in the mark.
 _SHAPES = """
     select c.oid::int8, a.columns, coalesce(i.identified, false), coalesce(i.deferrable, false),
            concat(c.relnatts, '/', a.mark, '/', i.mark)

@@ -1,4 +1,4 @@
-"""Reloads of tables as the pipeline drives them: see `pipeline/reload.py`."""
+"""Reloads of tables as the pipeline drives them: see `pipeline/table_reloads.py`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from penstock.destinations.postgres.copy.full_copy import SCHEMA
+from penstock.destinations.postgres.copy.table_copy import SCHEMA
 from penstock.model import TableName
 from penstock.postgres.grants import LEDGER, connect, make_role, own_schemas
 from penstock.postgres.providers import Ways

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from penstock.config import DestinationConfig
-from penstock.destinations.postgres.copy.full_copy import SCHEMA
+from penstock.destinations.postgres.copy.table_copy import SCHEMA
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import OLDEST
 from penstock.model import TableName

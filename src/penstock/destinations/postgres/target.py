@@ -1,6 +1,6 @@
 """PostgreSQL as a destination: the driver's part.
 
-The driver plans; rows are read and written by Spark's tasks (`writing.py`, `copying.py`), or by the driver
+The driver plans; rows are read and written by Spark's tasks (`write/tasks.py`, `copy/table_copy.py`), or by the driver
 itself where a task would be but a detour: for few rows, and for a single task on the driver's own machine.
 How far things came is remembered in the destination's database, in the transactions that write the data
 (`destinations/ledger.py`).
@@ -16,7 +16,7 @@ from penstock.config import DestinationConfig
 from penstock.config.tables import is_for_many
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.postgres.copy import full_copy
+from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import about, close_idle
@@ -79,23 +79,23 @@ class PostgresTarget:
     def copy_table(self, copy: TableCopy) -> int:
         endpoint, table = self._endpoint, copy.delivery.table.name
         with endpoint.session() as connection, about(table):
-            target = full_copy.begin(connection, endpoint, copy)
-            format = full_copy.format_for(connection, target)
+            target = table_copy.begin(connection, endpoint, copy)
+            format = table_copy.format_for(connection, target)
         if copy.rows is not None:
             with explained():
-                told = full_copy.copy_rows(endpoint, copy.id, target, copy.rows)
+                told = table_copy.copy_rows(endpoint, copy.id, target, copy.rows)
             raise_first(told)
         else:
             parts = [
-                full_copy.CopyPart(
+                table_copy.CopyPart(
                     endpoint, copy.id, target, number, copy.conninfo, copy.snapshot, part, format
                 )
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            self._workers.do(full_copy.copy_part, parts, here=small)
+            self._workers.do(table_copy.copy_part, parts, here=small)
         with endpoint.session() as connection, about(table):
-            return full_copy.finish(connection, target, copy.id)
+            return table_copy.finish(connection, target, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         work = [tasks.Handover(self._endpoint, copy, changes, position)]
@@ -131,14 +131,14 @@ class PostgresTarget:
     def forget(self, source: str, table: TableId) -> None:
         stream = self._endpoint.stream(source)
         with self._endpoint.session() as connection:
-            full_copy.drop(connection, stream, table)
+            table_copy.drop(connection, stream, table)
             ledger.forget(connection, stream, table)
 
     def tear_down(self) -> None:
         with self._endpoint.session() as connection:
             ledger.create(connection)
             for stream in map(self._endpoint.stream, self._sources):
-                full_copy.drop(connection, stream)
+                table_copy.drop(connection, stream)
                 ledger.erase(connection, stream)
         self.close()
 

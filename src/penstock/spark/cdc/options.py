@@ -27,7 +27,7 @@ KNOWN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CdcOptions:
     spool: Path | None = None
     config: Path | None = None
     source: str | None = None
@@ -40,7 +40,7 @@ class Options:
     capture: bool = True
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> Options:
+    def read(cls, given: Mapping[str, str]) -> CdcOptions:
         """From Spark's options, whose names it may have put in lower case."""
         values = {key.lower(): value for key, value in given.items()}
         by_name = {name: values.pop(name.lower(), None) for name in KNOWN}

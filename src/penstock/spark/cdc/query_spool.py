@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.model import TableName, TableSchema
-from penstock.spark.cdc.options import Options
+from penstock.spark.cdc.options import CdcOptions
 from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import is_captured
@@ -31,7 +31,7 @@ PATIENCE = 30.0
 
 
 class QuerySpool:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: CdcOptions) -> None:
         self._options = options
         self._looked = 0.0
 

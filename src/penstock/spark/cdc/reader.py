@@ -26,7 +26,7 @@ from penstock.changes import unreadable
 from penstock.changes.slices import Slice, read_slice, slices_of
 from penstock.model import Lsn
 from penstock.spark.cdc.chosen_table import ChosenTable
-from penstock.spark.cdc.options import EARLIEST, LATEST, Options
+from penstock.spark.cdc.options import EARLIEST, LATEST, CdcOptions
 from penstock.spark.cdc.partitions import SpoolPartition, partitions
 from penstock.spark.cdc.query_spool import QuerySpool
 from penstock.spark.cdc.shapes import OneTable, Shape
@@ -42,7 +42,7 @@ Offset = dict[str, str]
 
 
 class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: Options, shape: Shape, chosen: ChosenTable | None) -> None:
+    def __init__(self, options: CdcOptions, shape: Shape, chosen: ChosenTable | None) -> None:
         self._options = options
         self._spool = QuerySpool(options)
         self._shape = shape

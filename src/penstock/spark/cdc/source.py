@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from penstock.model.errors import ConfigError
-from penstock.spark.cdc.options import Options
+from penstock.spark.cdc.options import CdcOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,7 +32,7 @@ class PostgresCdc(DataSource):
     """The data source. What it learns of its table when loaded travels with it to reader and executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = Options.read(options)
+        self._options = CdcOptions.read(options)
         self._chosen: ChosenTable | None = None
 
     @classmethod

@@ -1,7 +1,7 @@
 """A copy's rows as a Spark DataFrame: one task for each part, all under one exported snapshot.
 
 The frames are for whoever holds the snapshot open (`postgres.snapshot.Snapshot`) until they have been used.
-For a program without one there is `spark.read.format("postgres_snapshot")`, in `snapshot_source.py`.
+For a program without one there is `spark.read.format("postgres_snapshot")`, in `source.py`.
 
 The parts and the connection travel inside the function that the tasks run, which no plan shows.
 """

@@ -8,7 +8,7 @@ A few statements for any number of rows. In this order they are right also when 
 
 What can be told apart goes a shorter way: only new rows are copied straight into the table, and where no row
 moves and nothing is to be filled in, so are the new ones among others (`parted`), which takes a fifth less of
-the server's time than to merge all. A few changes go without a staging table (`few.py`).
+the server's time than to merge all. A few changes go without a staging table (`few_rows.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import psycopg
 from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import Known
-from penstock.destinations.postgres.copy import full_copy
+from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.postgres.table import definition
@@ -227,7 +227,7 @@ def _hand_over(work: Handover) -> None:
         copy = work.copy or (known.copy if known else "")
         with about(delivery.table.name):
             if work.copy is not None:
-                handed = full_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
+                handed = table_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
                 made, table = handed.ours, handed.delivery.table
                 before = FollowedSchema(table.version, table)
             else:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.pipeline.facts import Facts
+from penstock.pipeline.table_facts import Facts
 
 
 def unseen(known: Mapping[str, Any], now: Facts) -> str | None:

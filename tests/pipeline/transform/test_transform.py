@@ -16,7 +16,7 @@ from penstock.config.destinations import DestinationTable
 from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.model.errors import TransformRefused
 from penstock.model.phases import Phase
-from penstock.pipeline.transform import Transforms
+from penstock.pipeline.transform.transform import Transforms
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.changes.made import START, USERS, MadeSpool

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.unfinished import Unfinished
+from penstock.pipeline.unfinished_steps import Unfinished
 
 Plan = list["int | Plan"]
 """Steps: one that plans others, by `then` and by `do`, or a number to be put down."""

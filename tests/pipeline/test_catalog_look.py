@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from penstock.config import SourceConfig
-from penstock.pipeline import gaps
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.look import Found, Look
+from penstock.pipeline import unseen_changes
+from penstock.pipeline.catalog_look import Found, Look
+from penstock.pipeline.table_facts import Facts
 from penstock.postgres.connection import connect
 from tests.bed import Database
 
@@ -78,7 +78,7 @@ def test_a_table_that_loses_its_key_leaves_the_publication_and_comes_back_with_o
     source.execute("update t set a = 'c'")
     source.execute("alter table t drop constraint t_pkey, add primary key (id)")
     after = only(look(), "t")
-    assert gaps.unseen(before.detail(), after) == "it was not published for a while"
+    assert unseen_changes.unseen(before.detail(), after) == "it was not published for a while"
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_happens_to_partitions(
     before = only(look(), "parted")
     source.execute(*statements)
     after = only(look(), "parted")
-    why = gaps.unseen(before.detail(), after)
+    why = unseen_changes.unseen(before.detail(), after)
     assert (why is None) == (expected is None)
     assert (expected or "") in (why or "")
 
@@ -133,11 +133,11 @@ def test_a_partition_that_began_empty_stays_one_whose_rows_are_all_in_the_stream
     later = only(look(), "parted")
     source.execute("create table high partition of parted for values from (10) to (20)")
     latest = only(look(), "parted")
-    assert gaps.unseen(copied, later) is None
-    assert gaps.unseen(copied, latest) is None
-    followed = gaps.remember(copied, latest)
+    assert unseen_changes.unseen(copied, later) is None
+    assert unseen_changes.unseen(copied, latest) is None
+    followed = unseen_changes.remember(copied, latest)
     source.execute("truncate low")
-    assert "truncated" in (gaps.unseen(followed, only(look(), "parted")) or "")
+    assert "truncated" in (unseen_changes.unseen(followed, only(look(), "parted")) or "")
 
 
 def test_what_earlier_versions_remembered_is_completed(source: Database, look: Callable[[], Found]) -> None:
@@ -145,8 +145,8 @@ def test_what_earlier_versions_remembered_is_completed(source: Database, look: C
     source.execute("create table t (id int primary key)")
     facts = only(look(), "t")
     former = {key: value for key, value in facts.detail().items() if key not in ("member", "leaves")}
-    assert gaps.unseen(former, facts) is None
-    assert gaps.remember(former, facts) == facts.detail()
+    assert unseen_changes.unseen(former, facts) is None
+    assert unseen_changes.remember(former, facts) == facts.detail()
 
 
 def test_values_that_print_otherwise_are_a_reason_for_a_new_copy(
@@ -171,8 +171,10 @@ def test_values_that_print_otherwise_are_a_reason_for_a_new_copy(
     ):
         source.execute(statement)
         after = look()
-        assert (gaps.unseen(only(before, "t").detail(), only(after, "t")) is None) is is_followed, statement
-        assert gaps.unseen(only(before, "other").detail(), only(after, "other")) is None
+        assert (unseen_changes.unseen(only(before, "t").detail(), only(after, "t")) is None) is is_followed, (
+            statement
+        )
+        assert unseen_changes.unseen(only(before, "other").detail(), only(after, "other")) is None
         before = after
 
 
@@ -183,9 +185,11 @@ def test_a_publication_that_published_less_for_a_moment_leaves_a_gap(
     before = only(look(), "t")
     source.execute("create table u (id int primary key)")
     look()
-    assert gaps.unseen(before.detail(), only(look(), "t")) is None, "a table more is no gap for others"
+    assert unseen_changes.unseen(before.detail(), only(look(), "t")) is None, (
+        "a table more is no gap for others"
+    )
     source.execute(
         "alter publication p set (publish = 'insert')",
         "alter publication p set (publish = 'insert, update, delete, truncate')",
     )
-    assert gaps.unseen(before.detail(), only(look(), "t")) == "it was not published for a while"
+    assert unseen_changes.unseen(before.detail(), only(look(), "t")) == "it was not published for a while"

@@ -28,9 +28,9 @@ from penstock.model import Lsn
 from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.model.text import told
-from penstock.pipeline import facts, gaps
-from penstock.pipeline.facts import Facts
+from penstock.pipeline import table_facts, unseen_changes
 from penstock.pipeline.stream import Stream
+from penstock.pipeline.table_facts import Facts
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.snapshot import Snapshot, settle, wait_for_writers
 from penstock.state.store import TableKey, TableState
@@ -129,7 +129,7 @@ class Copier:
             with connect(conninfo) as connection:
                 settle(connection)
                 position = stream.tables.hold(table)
-                before = facts.gather(connection, stream.feed.source.publication_name, table)
+                before = table_facts.gather(connection, stream.feed.source.publication_name, table)
                 if before is None:
                     return
                 if before.member.isdisjoint(_fresh(state)):
@@ -137,8 +137,8 @@ class Copier:
                 if stream.stopping.is_set():
                     return
                 with Snapshot.open(conninfo, table) as snapshot:
-                    found = facts.gather(connection, stream.feed.source.publication_name, table)
-                    if found is not None and gaps.unseen(before.detail(), found) is None:
+                    found = table_facts.gather(connection, stream.feed.source.publication_name, table)
+                    if found is not None and unseen_changes.unseen(before.detail(), found) is None:
                         self._make(stream, _begun(state, snapshot, position), found, snapshot)
         except psycopg.Error as error:
             raise explain(error) from None

@@ -16,11 +16,11 @@ from penstock.destinations.protocol import Delivery, Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableSchema
 from penstock.model.visibility import Visibility
-from penstock.pipeline import evolution
-from penstock.pipeline.evolution import CopyAnew, Evolved
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.tables import Tables
+from penstock.pipeline import schema_evolution
+from penstock.pipeline.schema_evolution import CopyAnew, Evolved
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.table_facts import Facts
+from penstock.pipeline.table_states import Tables
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
 
@@ -30,7 +30,7 @@ Found = tuple[TableChanges, TableState]
 
 @dataclass
 class Changes:
-    feed: Feed
+    feed: SourceFeed
     tables: Tables
     store: Store
     manifest: Manifest
@@ -83,10 +83,10 @@ class Changes:
         """No change at all, only another schema, that the catalog tells and the stream does not yet; or
         nothing for the destination, but what is now certain of the table."""
         known = self.followed(state)
-        evolved = evolution.look(known, state.detail, facts)
+        evolved = schema_evolution.look(known, state.detail, facts)
         if evolved is None or isinstance(evolved, CopyAnew):
             return evolved
-        if evolution.same(known, facts.schema) and _primary_key(state) == facts.primary_key:
+        if schema_evolution.same(known, facts.schema) and _primary_key(state) == facts.primary_key:
             return replace(state, detail=evolved.detail)
         schema = self._versioned(facts.schema)
         if (refused := self._refused(known, schema, state, evolved)) is not None:
@@ -103,7 +103,7 @@ class Changes:
             return state
         if schema is None:
             return CopyAnew("the destination has followed a schema that is not known")
-        evolved = evolution.follow(self.followed(state), schema, state.detail, facts)
+        evolved = schema_evolution.follow(self.followed(state), schema, state.detail, facts)
         return evolved if isinstance(evolved, CopyAnew) else self._run(state, schema, evolved)[1]
 
     def followed(self, state: TableState) -> TableSchema:
@@ -115,7 +115,7 @@ class Changes:
     def has_followed(self, state: TableState, version: int) -> bool:
         """Whether a destination that followed this version has the table as it is known here."""
         found = self.store.schema(self.feed.name, state.key.table, version)
-        return found is not None and evolution.same(found, self.followed(state))
+        return found is not None and schema_evolution.same(found, self.followed(state))
 
     def learnt(self, facts: Facts) -> TableSchema:
         """The table as the catalog describes it, under a version that the store knows it by."""
@@ -126,7 +126,9 @@ class Changes:
     def _versioned(self, schema: TableSchema) -> TableSchema:
         """Versions below zero are ours: the stream numbers those that it has shown from 1 on."""
         known = [version for _, version in self.store.schemas(self.feed.name, schema.id)]
-        ours = [version for version in known if version.version < 0 and evolution.same(version, schema)]
+        ours = [
+            version for version in known if version.version < 0 and schema_evolution.same(version, schema)
+        ]
         return ours[0] if ours else replace(schema, version=min(0, *(v.version for v in known), 0) - 1)
 
     def _runs(
@@ -137,7 +139,7 @@ class Changes:
             assert schema is not None
             known = self.followed(state)
             evolved: Evolved | CopyAnew = Evolved(SchemaChange(), dict(state.detail))
-            if not evolution.same(known, schema):
+            if not schema_evolution.same(known, schema):
                 evolved = self._evolved(known, schema, state)
             if isinstance(evolved, CopyAnew):
                 return evolved
@@ -152,7 +154,7 @@ class Changes:
     def _evolved(self, known: TableSchema, schema: TableSchema, state: TableState) -> Evolved | CopyAnew:
         """The step to another schema that a row has, by what the catalog says now."""
         facts = self.feed.discover().tables.get(schema.id)
-        evolved = evolution.follow(known, schema, state.detail, facts)
+        evolved = schema_evolution.follow(known, schema, state.detail, facts)
         if isinstance(evolved, CopyAnew):
             return evolved
         return self._refused(known, schema, state, evolved) or evolved
@@ -191,7 +193,7 @@ class Changes:
         """Without the parts of which the copy has every change: they may be of a schema older than the
         copy's, and the destination must not go back to that."""
         followed = self.followed(state)
-        if all(part.table is not None and evolution.same(part.table, followed) for part in parts):
+        if all(part.table is not None and schema_evolution.same(part.table, followed) for part in parts):
             return parts
         return [part for part in parts if _holds_unseen(part, seen)]
 

@@ -7,7 +7,7 @@ catalog says now, which may be newer than the row:
 
 - numbers are given in order and never again; a column that is there before and after was there in between;
 - a column whose row in the catalog is the same one as before (its mark) has had its name all the while;
-- so a row may have been written under some sets of numbers, and not under others (`numbers.py`).
+- so a row may have been written under some sets of numbers, and not under others (`column_numbers.py`).
 
 If there is exactly one such set for the row, and one for all rows that came since, the change is followed by
 number. Where there are several, or where the rows themselves were rewritten, there is no answer: the table is
@@ -22,8 +22,8 @@ from typing import Any
 
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import ZERO, ColumnType, Lsn, ReplicaIdentity, TableSchema
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.numbers import highest, possible
+from penstock.pipeline.column_numbers import highest, possible
+from penstock.pipeline.table_facts import Facts
 
 
 @dataclass(frozen=True, slots=True)

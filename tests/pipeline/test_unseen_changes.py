@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline import gaps
+from penstock.pipeline import unseen_changes
 from tests.pipeline.evolving import Source
 
 COPIED = replace(
@@ -43,18 +43,20 @@ NOTHING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("now", UNSEEN.values(), ids=UNSEEN.keys())
 def test_what_went_unseen(now: dict[str, Any]) -> None:
-    assert gaps.unseen(COPIED.detail(), replace(COPIED, **now))
+    assert unseen_changes.unseen(COPIED.detail(), replace(COPIED, **now))
 
 
 @pytest.mark.parametrize("now", NOTHING.values(), ids=NOTHING.keys())
 def test_what_did_not(now: dict[str, Any]) -> None:
     """Nor does it later, and what came since is noticed when it goes."""
     later = replace(COPIED, **now)
-    known = gaps.remember(COPIED.detail(), later)
-    assert gaps.unseen(COPIED.detail(), later) is None
-    assert gaps.unseen(known, replace(later, streamed=frozenset())) is None
-    assert gaps.unseen(known, replace(later, member=frozenset({"9"})))
-    assert gaps.unseen(known, replace(later, leaves=dict.fromkeys(later.leaves, "other")))
+    known = unseen_changes.remember(COPIED.detail(), later)
+    assert unseen_changes.unseen(COPIED.detail(), later) is None
+    assert unseen_changes.unseen(known, replace(later, streamed=frozenset())) is None
+    assert unseen_changes.unseen(known, replace(later, member=frozenset({"9"})))
+    assert unseen_changes.unseen(known, replace(later, leaves=dict.fromkeys(later.leaves, "other")))
     for leaf in later.leaves:
-        assert gaps.unseen(known, replace(later, leaves={leaf: later.leaves[leaf]}))
-    assert gaps.unseen(known, replace(later, types={oid: f"{text}!" for oid, text in later.types.items()}))
+        assert unseen_changes.unseen(known, replace(later, leaves={leaf: later.leaves[leaf]}))
+    assert unseen_changes.unseen(
+        known, replace(later, types={oid: f"{text}!" for oid, text in later.types.items()})
+    )

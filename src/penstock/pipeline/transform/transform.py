@@ -28,8 +28,8 @@ from penstock.destinations.protocol import Delivery, Run, TableChanges, TableCop
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableSchema, private
 from penstock.model.errors import PenstockError, to_dict
-from penstock.pipeline.analysis import CARRIED, Analysis, Transform, refusing
-from penstock.pipeline.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
+from penstock.pipeline.transform.analysis import CARRIED, Analysis, Transform, refusing
+from penstock.pipeline.transform.images import CHANGE, COMPUTED, OLD, PASSES, Imaging, write_segment
 from penstock.spark.snapshot.frames import ROW, text_frame
 from penstock.spark.types import spark_schema
 from penstock.spool.segment import Op

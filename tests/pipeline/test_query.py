@@ -10,8 +10,8 @@ import pytest
 from penstock.config import load
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import StateInUse
-from penstock.pipeline.drive import Drive
-from penstock.pipeline.feed import Feed
+from penstock.pipeline.query import StreamQuery
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.state.store import Store
 from tests.bed import Database
 from tests.pipeline.running import configuration, to_postgres
@@ -40,17 +40,19 @@ def test_the_pipelines_thread_does_not_wait_for_what_one_stream_settles(
     config = load(configuration(tmp_path, database, to_postgres(database)))
     work = LargeTable()
     with Store.open(config.state.url.get_secret_value(), "test", exclusive=True) as store:
-        drive = Drive(config, Feed(config, config.sources[0]), config.destinations[0], store, work)
-        drive.tick()
+        query = StreamQuery(
+            config, SourceFeed(config, config.sources[0]), config.destinations[0], store, work
+        )
+        query.tick()
         assert work.begun.wait(60)
-        drive.tick()  # neither the first nor this one waits for the end
+        query.tick()  # neither the first nor this one waits for the end
         assert not work.ends.is_set()
         work.ends.set()
         with pytest.raises(StateInUse, match="not this table"):
-            tick_for_ever(drive)
-        drive.stop()
+            tick_for_ever(query)
+        query.stop()
 
 
-def tick_for_ever(drive: Drive) -> None:
+def tick_for_ever(query: StreamQuery) -> None:
     while True:
-        drive.tick()
+        query.tick()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.model import Column, ColumnType, ReplicaIdentity, TableSchema
 from penstock.model.errors import TransformRefused
-from penstock.pipeline.images import COMPUTED, PASSES, Imaging, whole_changes
+from penstock.pipeline.transform.images import COMPUTED, PASSES, Imaging, whole_changes
 from penstock.spool.segment import SCHEMA, BeforeKind, Op
 from tests.changes.changing import (
     BY_KEY,

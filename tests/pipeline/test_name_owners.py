@@ -16,11 +16,11 @@ from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.look import Found
-from penstock.pipeline.places import Places
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.name_owners import Places
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.table_facts import Facts
+from penstock.pipeline.table_states import Tables
 from penstock.spool.identity import Identity
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
@@ -37,7 +37,7 @@ class Stage:
         config = DestinationConfig.model_validate({"name": "copy", "type": "postgres", "dsn": "dbname=x"})
         self.feed = SimpleNamespace(found=Found({}, Lsn(1)))
         self.tables = Tables(store, manifest, "source", config)
-        self.places = Places(cast(Feed, self.feed), self.tables)
+        self.places = Places(cast(SourceFeed, self.feed), self.tables)
 
     def table(self, id: int, delivered: str, now: str | None, phase: Phase = Phase.READY) -> TableState:
         key = TableKey("source", "copy", TableId(id))

@@ -1,8 +1,8 @@
 """The pipeline: sources, destinations, and the one thread that looks after them all.
 
-Each source has a `Feed` (capture, tables, time), each pair of source and destination a `Stream` (a Spark
-query and what happens between its batches), and the `Copier` copies tables for all of them. The thread here
-goes round, does what is due and decides when the work is done.
+Each source has a `SourceFeed` (capture, tables, time), each pair of source and destination a `Stream` (a
+Spark query and what happens between its batches), and the `Copier` copies tables for all of them. The thread
+here goes round, does what is due and decides when the work is done.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
 from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreachable
 from penstock.model.phases import Phase
-from penstock.pipeline import rules, targets
-from penstock.pipeline.analysis import Analysis
-from penstock.pipeline.copying import Copier
-from penstock.pipeline.facts import foreseen
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.rules import Finding
+from penstock.pipeline import shared_targets
+from penstock.pipeline.copier import Copier
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream import Stream
-from penstock.pipeline.tables import RELOAD, to_be_copied
+from penstock.pipeline.table_facts import foreseen
+from penstock.pipeline.table_states import RELOAD, to_be_copied
+from penstock.pipeline.transform import rules
+from penstock.pipeline.transform.analysis import Analysis
+from penstock.pipeline.transform.rules import Finding
 from penstock.postgres.connection import connect
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.session import LOG, session
@@ -67,7 +68,7 @@ class Pipeline:
         self.stop = stop or threading.Event()
         self._given = spark
         self._log = structlog.get_logger("penstock.pipeline").bind(pipeline=config.pipeline)
-        self._feeds: list[Feed] = []
+        self._feeds: list[SourceFeed] = []
         self._foreseen: dict[str, list[TableSchema]] = {}
         """The sources' tables, where a destination has rules for tables, or two may arrive at one place."""
         self._waiting: list[Lane] = []
@@ -95,7 +96,7 @@ class Pipeline:
             store = opened.enter_context(self._store())
             self._foresee(attempts)
             if not store.tables():  # later, a table that comes to another's place stops alone
-                targets.refuse(self.config, self._foreseen)
+                shared_targets.refuse(self.config, self._foreseen)
             self._examine(rules.findings)
             spark = None
             if any(map(rules.has_expressions, self.config.destinations)) and not self.stop.is_set():
@@ -146,8 +147,8 @@ class Pipeline:
             if not any(lane.untried for lane in self._waiting if lane.feed is feed):
                 feed.record_ddl()
         for stream in self._streams:
-            stream.drive.check(spark)
-            stream.drive.tick()
+            stream.query.check(spark)
+            stream.query.tick()
         self._begin_again(copier)
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
@@ -167,14 +168,14 @@ class Pipeline:
 
     def _begin_again(self, copier: Copier) -> None:
         """Where a destination went back, the stream begins as at a start: from where the destination is."""
-        ended = [stream for stream in self._streams if stream.drive.went_back is not None]
+        ended = [stream for stream in self._streams if stream.query.went_back is not None]
         self._end(ended, copier)
         for stream in ended:
-            self._log.warning("begins again", source=stream.feed.name, error=str(stream.drive.went_back))
+            self._log.warning("begins again", source=stream.feed.name, error=str(stream.query.went_back))
             self._streams.remove(stream)
             self._waiting.append(Lane(self.config, stream.feed, stream.target, has_run=True))
 
-    def _start_over(self, feed: Feed, store: Store, copier: Copier) -> None:
+    def _start_over(self, feed: SourceFeed, store: Store, copier: Copier) -> None:
         """Let go of everything that hangs on a lost slot, so that the feed can begin anew (see there)."""
         ended = [stream for stream in self._streams if stream.feed is feed]
         self._end(ended, copier)
@@ -223,7 +224,7 @@ class Pipeline:
             # First the one that is called as the pipeline is: an earlier version had its spool in the place
             # of the pipeline's folder.
             for source in sorted(self.config.sources, key=lambda one: one.name != self.config.pipeline):
-                feed = Feed(self.config, source)
+                feed = SourceFeed(self.config, source)
                 self._feeds.append(feed)
                 self._patiently(source.name, partial(feed.start, self.stop), attempts)
             yield
@@ -233,7 +234,7 @@ class Pipeline:
 
     def _foresee(self, attempts: int | None) -> None:
         has_rules = any(destination.tables for destination in self.config.destinations)
-        if has_rules or targets.may_collide(self.config):
+        if has_rules or shared_targets.may_collide(self.config):
             for source in self.config.sources:
                 look = partial(self._foresee_source, source)
                 self._patiently(source.name, look, attempts)
@@ -280,7 +281,7 @@ class Pipeline:
             spark.sparkContext.setLogLevel("OFF")
             spark.stop()
 
-    def _mark(self, feed: Feed) -> Lsn:
+    def _mark(self, feed: SourceFeed) -> Lsn:
         with connect(feed.spec.conninfo) as connection:
             return mark(connection)
 
@@ -288,7 +289,7 @@ class Pipeline:
 class Lane:
     """A pair of source and destination whose stream has not begun: the destination may not be there yet."""
 
-    def __init__(self, config: Config, feed: Feed, target: Target, *, has_run: bool = False) -> None:
+    def __init__(self, config: Config, feed: SourceFeed, target: Target, *, has_run: bool = False) -> None:
         self.feed = feed
         self.untried = not has_run
         """Whether nothing is known yet of what speaks against it."""

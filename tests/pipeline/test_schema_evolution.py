@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from penstock.config.destinations import DestinationTable
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column, ColumnType, ReplicaIdentity
-from penstock.pipeline import evolution
-from penstock.pipeline.changes import passes_a_rule
-from penstock.pipeline.evolution import CopyAnew, Evolved
+from penstock.pipeline import schema_evolution
+from penstock.pipeline.batch_plan import passes_a_rule
+from penstock.pipeline.schema_evolution import CopyAnew, Evolved
 from tests.pipeline.evolving import OID, REGCLASS, TEXT, VARCHAR, Copy, Source, carry_out
 
 PLACES = st.sampled_from([0, 0, 1, 1, 2])
@@ -226,8 +226,10 @@ def test_under_identity_full_a_table_that_loses_its_key_is_copied_anew() -> None
     facts = Source().facts(1)
     schema = replace(facts.schema, identity=ReplicaIdentity.FULL)
     keyless = replace(facts, schema=schema, primary_key=())
-    assert isinstance(evolution.look(schema, facts.detail(), keyless), CopyAnew)
-    assert isinstance(evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Evolved)
+    assert isinstance(schema_evolution.look(schema, facts.detail(), keyless), CopyAnew)
+    assert isinstance(
+        schema_evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Evolved
+    )
 
 
 def test_a_column_that_was_there_and_is_published_only_now_has_a_table_copied_anew() -> None:
@@ -237,8 +239,8 @@ def test_a_column_that_was_there_and_is_published_only_now_has_a_table_copied_an
     numbers = {column.name: facts.numbers[column.name] for column in published}
     known = {**facts.detail(), "numbers": numbers}
     narrow = replace(facts.schema, columns=tuple(published))
-    assert isinstance(evolution.look(narrow, known, facts), CopyAnew)
-    assert isinstance(evolution.follow(narrow, facts.schema, known, facts), CopyAnew)
+    assert isinstance(schema_evolution.look(narrow, known, facts), CopyAnew)
+    assert isinstance(schema_evolution.follow(narrow, facts.schema, known, facts), CopyAnew)
 
 
 @pytest.mark.parametrize("changed", EACH.values(), ids=EACH.keys())

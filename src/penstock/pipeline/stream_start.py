@@ -15,8 +15,8 @@ from penstock.model import ZERO, Lsn
 from penstock.model.errors import CopyNeeded
 from penstock.model.phases import Phase
 from penstock.pipeline import went_back
-from penstock.pipeline.evolution import CopyAnew
 from penstock.pipeline.rewind import is_gone
+from penstock.pipeline.schema_evolution import CopyAnew
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
 

@@ -12,8 +12,8 @@ from penstock.capture import launch
 from penstock.config import SourceConfig
 from penstock.config.tables import HISTORY
 from penstock.model import Lsn, TableId
-from penstock.pipeline import facts
-from penstock.pipeline.facts import Facts, Mark, marks, one_moment, wal_position
+from penstock.pipeline import table_facts
+from penstock.pipeline.table_facts import Facts, Mark, marks, one_moment, wal_position
 from penstock.postgres import catalog
 from penstock.postgres.connection import Connection
 from penstock.postgres.selection import Selection, select
@@ -66,7 +66,7 @@ class Look:
         """What is known already where nothing has changed, else what the catalog says now."""
         current = marks(selection.seen, selection.shapes)
         changed = {id: mark for id, mark in current.items() if not self._is_known(id, mark)}
-        described = facts.describe(connection, self._source.publication_name, changed)
+        described = table_facts.describe(connection, self._source.publication_name, changed)
         return {id: self._known[id] for id in current.keys() - changed.keys()} | described
 
     def _is_known(self, table: TableId, mark: Mark) -> bool:

@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from penstock.model import TableId, TableName
 from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
-from penstock.pipeline.evolution import is_newer
-from penstock.pipeline.feed import Feed
-from penstock.pipeline.tables import Tables
+from penstock.pipeline.schema_evolution import is_newer
+from penstock.pipeline.source_feed import SourceFeed
+from penstock.pipeline.table_states import Tables
 from penstock.state.store import TableState
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    feed: Feed
+    feed: SourceFeed
     tables: Tables
 
     def owner(self, target: TableName, besides: TableId) -> TableState | None:

@@ -37,8 +37,8 @@ from penstock.capture.spool_identity import own, refuse_if_captured
 from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
-from penstock.pipeline import facts
-from penstock.pipeline.look import Found, Look
+from penstock.pipeline import table_facts
+from penstock.pipeline.catalog_look import Found, Look
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import consumers
@@ -62,7 +62,7 @@ select case when pg_is_in_recovery() then false else pg_current_wal_flush_lsn() 
 OLD = "Have a superuser run what `penstock grant` prints: it puts this version's in their place"
 
 
-class Feed:
+class SourceFeed:
     def __init__(self, config: Config, source: SourceConfig) -> None:
         self.name = source.name
         self.source = source
@@ -327,7 +327,7 @@ class Feed:
         with self._lock:
             row = self._asked(lambda: self._connected().execute("select clock_timestamp()").fetchone())
             assert row is not None
-            lsn = self._asked(lambda: facts.wal_position(self._connected()))
+            lsn = self._asked(lambda: table_facts.wal_position(self._connected()))
         self._clock.append((lsn, row[0] - MARGIN))
 
     def complete_through(self, position: Lsn) -> datetime | None:

@@ -22,8 +22,8 @@ from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
-from penstock.pipeline.facts import Facts
-from penstock.pipeline.rules import escaped, moved
+from penstock.pipeline.table_facts import Facts
+from penstock.pipeline.transform.rules import escaped, moved
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
 

@@ -27,7 +27,7 @@ from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
 from penstock.model.errors import DestinationWentBack, PenstockError, Scope, StateUnreachable, TaskFailed
 from penstock.model.text import told
-from penstock.pipeline.feed import Feed
+from penstock.pipeline.source_feed import SourceFeed
 from penstock.spark import ranges
 from penstock.spark.tasks import explained
 from penstock.state.store import Store
@@ -47,9 +47,9 @@ class Work(Protocol):
         """Do what can be done between two batches."""
 
 
-class Drive:
+class StreamQuery:
     def __init__(
-        self, config: Config, feed: Feed, destination: DestinationConfig, store: Store, work: Work
+        self, config: Config, feed: SourceFeed, destination: DestinationConfig, store: Store, work: Work
     ) -> None:
         self.stopping = threading.Event()
         self.went_back: DestinationWentBack | None = None

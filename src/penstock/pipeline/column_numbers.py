@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.pipeline.facts import Facts
+from penstock.pipeline.table_facts import Facts
 
 
 def possible(names: Sequence[str], known: Mapping[str, Any], now: Facts) -> list[int] | None:

@@ -22,9 +22,9 @@ from penstock.changes.arrow_types import arrow_type
 from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.model import Column, ReplicaIdentity, TableSchema
 from penstock.model.errors import PenstockError, TransformRefused, from_dict
-from penstock.pipeline.expression import TEXT, Expression, examine, examine_condition
-from penstock.pipeline.images import Imaging
-from penstock.pipeline.rules import Finding, applied, check
+from penstock.pipeline.transform.expression import TEXT, Expression, examine, examine_condition
+from penstock.pipeline.transform.images import Imaging
+from penstock.pipeline.transform.rules import Finding, applied, check
 from penstock.spark.tasks import explained, is_of_a_value
 from penstock.spark.types import spark_schema
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from penstock.config import load
 from penstock.model.errors import ConfigError, TargetShared
 from penstock.model.phases import Phase
-from penstock.pipeline.run import Pipeline
-from penstock.pipeline.targets import collisions, may_collide
+from penstock.pipeline.pipeline import Pipeline
+from penstock.pipeline.shared_targets import collisions, may_collide
 from tests.bed import Database
 from tests.changes.made import ORDERS, USERS
 from tests.pipeline.running import configuration, contents, running, to_postgres
