@@ -7,7 +7,8 @@ next one begins. `kvsz_deleted` is true for one that no other followed.
     2. open versions of rows that changed are closed;
     3. the new versions are added, those that ended within the batch already closed.
 
-Changes come here in whole transactions; one that is too large for that comes in pieces (`large_transaction.py`).
+Changes come here in whole transactions; one that is too large for that comes in pieces
+(`large_transaction.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ then it is gathered piece by piece in a staging table, as what the pieces so far
     2. A row that a later piece touches is here no more; what it became is another one, or nothing.
     3. At the end versions are closed, as deleted where no row has their key, and rows are added.
 
-Keys are told apart by their text, as `changes/versions.py` does: so it comes to the same as the whole at once.
+Keys are told apart by their text, as `changes/versions.py` does: so it comes to the same as the whole at
+once.
 """
 
 from __future__ import annotations
