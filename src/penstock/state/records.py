@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,10 +52,6 @@ class TableState:
     retry_at: datetime | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What else the pipeline wants to know again; in JSON's terms."""
-
-    def enter(self, phase: Phase, **changes: Any) -> TableState:
-        """The same table, in another phase from now on."""
-        return replace(self, phase=phase, since=datetime.now(UTC), **changes)
 
     def row(self) -> dict[str, Any]:
         return self.key.row() | {

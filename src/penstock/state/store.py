@@ -1,8 +1,7 @@
 """The store: what a pipeline remembers of its tables, schemas and progress, from one start to the next.
 
 The pipeline opens it exclusively: it holds the lease, reads from memory, and writes through: memory changes
-when the database has. What it reads is what it would read after a restart, except for the phases that only
-mean something in memory (`Phase.stored`): these, and all that is put with them, never reach the database.
+when the database has. What it reads is what it would read after a restart.
 
 Everybody else (`status`, `retry`) opens it without the lease, reads the database each time, and may write
 nothing but requests.
@@ -110,19 +109,14 @@ class Store:
         return (self._tables if self._lease else self._read_tables()).get(key)
 
     def put(self, state: TableState, why: str = "") -> None:
-        """Remember a table as it is now. A change of phase goes to the history, with the reason.
-
-        A state in a phase that is not stored is remembered in memory alone: the database keeps the whole of
-        the last one that was, which is where a restart goes on.
-        """
+        """Remember a table as it is now. A change of phase goes to the history, with the reason."""
         row = state.row()
         with self._writing_now:
-            if state.phase.stored:
-                with self._writing() as connection:
-                    before = self._stored_phase(connection, state.key)
-                    self._replace(connection, t.tables, row)
-                    if before != state.phase:
-                        self._note(connection, state.key, PhaseChange(state.phase, row["since"], why))
+            with self._writing() as connection:
+                before = self._stored_phase(connection, state.key)
+                self._replace(connection, t.tables, row)
+                if before != state.phase:
+                    self._note(connection, state.key, PhaseChange(state.phase, row["since"], why))
             self._tables[state.key] = TableState.of(row)
 
     def update(self, key: TableKey, change: Callable[[TableState], TableState | None], why: str = "") -> None:

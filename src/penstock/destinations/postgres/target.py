@@ -2,8 +2,8 @@
 
 The driver plans; rows are read and written by Spark's tasks (`write/tasks.py`, `copy/table_copy.py`), or by
 the driver itself where a task would be but a detour: for few rows, and for a single task on the driver's own
-machine. How far things came is remembered in the destination's database, in the transactions that write the data
-(`destinations/ledger.py`).
+machine. How far things came is remembered in the destination's database, in the transactions that write the
+data (`destinations/ledger.py`).
 """
 
 from __future__ import annotations
