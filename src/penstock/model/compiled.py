@@ -3,7 +3,8 @@
 Numba keeps what it compiled beside the source, or in the user's cache. Where neither can be written (a
 read-only installation, a user without a home) it would refuse to compile at all: then a folder with other
 temporary files takes their place, if it is ours alone, since what is in it is run. Otherwise each process
-compiles anew.
+compiles anew. So does one that finds there what it cannot read: written by an earlier version, of whose
+classes one has moved, or cut off with the power.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from numba import config, njit
+from numba.core.caching import FunctionCache
 
 from penstock.model import private
 
@@ -46,7 +48,21 @@ def kernel(function: Function) -> Function:
 
 
 def _compiled(function: Function, *, keep: bool) -> Function:
-    return cast(Function, njit(cache=keep, nogil=True)(function))
+    compiled = cast(Any, njit(nogil=True)(function))
+    if keep:
+        compiled._cache = cast(Any, _Cache)(function)
+    return cast(Function, compiled)
+
+
+class _Cache(FunctionCache):
+    """Numba's own, which fails where its files do not read."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except Exception:
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
 
 
 @cache
