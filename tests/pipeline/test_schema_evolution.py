@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from penstock.config.destinations import DestinationTable
 from penstock.destinations.schema_change import SchemaChange
-from penstock.model import Column, ColumnType, ReplicaIdentity
+from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
 from penstock.pipeline import schema_evolution
 from penstock.pipeline.batch_plan import passes_a_rule
 from penstock.pipeline.schema_evolution import CopyAnew, Evolved
-from tests.pipeline.evolving import OID, REGCLASS, TEXT, VARCHAR, Copy, Source, carry_out
+from tests.pipeline.evolving import INT, OID, REGCLASS, TEXT, VARCHAR, Copy, Source, carry_out
 
 PLACES = st.sampled_from([0, 0, 1, 1, 2])
 WRITE = st.tuples(st.just("write"), st.sampled_from("13"))
@@ -230,6 +230,73 @@ def test_under_identity_full_a_table_that_loses_its_key_is_copied_anew() -> None
     assert isinstance(
         schema_evolution.look(facts.schema, facts.detail(), replace(facts, primary_key=())), Evolved
     )
+
+
+def test_a_key_that_is_renamed_is_known_by_its_new_name() -> None:
+    source = Source()
+    copy = Copy(source)
+    perform(source, [("rename_key",), ("write", "1")])
+    copy.batch()
+    assert copy.known["primary_key"] == ["key"]
+
+
+def test_a_key_whose_column_is_gone_is_none() -> None:
+    facts = Source().facts(1)
+    rest = {name: number for name, number in facts.numbers.items() if name != "id"}
+    schema = replace(facts.schema, columns=facts.schema.columns[1:])
+    now = replace(facts, schema=schema, numbers=rest, primary_key=())
+    followed = schema_evolution.follow(facts.schema, schema, facts.detail(), now)
+    assert isinstance(followed, Evolved)
+    assert followed.detail["primary_key"] == []
+
+
+def test_a_table_that_only_has_another_name_is_followed() -> None:
+    facts = Source().facts(1)
+    before = replace(facts.schema, name=TableName("public", "before"))
+    assert isinstance(schema_evolution.look(before, facts.detail(), facts), Evolved)
+    assert schema_evolution.look(facts.schema, facts.detail(), facts) is None
+
+
+def test_what_rows_have_in_a_new_column_is_certain_or_the_table_is_copied_anew() -> None:
+    source = Source()
+    known = source.facts(1)
+    source.add(0, default=True)
+    now = source.facts(1)
+    differing = replace(now, missing={"c": ["x", "y"]})
+    assert isinstance(schema_evolution.follow(known.schema, now.schema, known.detail(), now), Evolved)
+    assert isinstance(schema_evolution.follow(known.schema, now.schema, known.detail(), differing), CopyAnew)
+    assert isinstance(schema_evolution.follow(known.schema, now.schema, known.detail(), None), CopyAnew)
+
+
+def varchar(length: int | None) -> ColumnType:
+    return replace(VARCHAR, modifier=-1 if length is None else length + 4)
+
+
+def numeric(precision: int, scale: int) -> ColumnType:
+    return ColumnType(1700, "numeric", (precision << 16 | scale) + 4)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alike"),
+    [
+        (varchar(10), varchar(20), True),
+        (varchar(10), varchar(None), True),
+        (varchar(10), TEXT, True),
+        (varchar(20), varchar(10), False),
+        (varchar(None), varchar(10), False),
+        (numeric(10, 2), numeric(12, 2), True),
+        (numeric(10, 2), ColumnType(1700, "numeric"), True),
+        (numeric(10, 2), numeric(12, 3), False),
+        (numeric(12, 2), numeric(10, 2), False),
+        (ColumnType(1700, "numeric"), numeric(10, 2), False),
+        (INT, ColumnType(20, "int8"), False),
+    ],
+)
+def test_only_a_wider_type_is_followed(before: ColumnType, after: ColumnType, alike: bool) -> None:
+    facts = Source((before, TEXT)).facts(1)
+    now = Source((after, TEXT)).facts(1)
+    evolved = schema_evolution.follow(facts.schema, now.schema, facts.detail(), now)
+    assert isinstance(evolved, Evolved) == alike
 
 
 def test_a_column_that_was_there_and_is_published_only_now_has_a_table_copied_anew() -> None:

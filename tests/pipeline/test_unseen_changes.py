@@ -57,6 +57,7 @@ def test_what_did_not(now: dict[str, Any]) -> None:
     assert unseen_changes.unseen(known, replace(later, leaves=dict.fromkeys(later.leaves, "other")))
     for leaf in later.leaves:
         assert unseen_changes.unseen(known, replace(later, leaves={leaf: later.leaves[leaf]}))
-    assert unseen_changes.unseen(
-        known, replace(later, types={oid: f"{text}!" for oid, text in later.types.items()})
-    )
+    for value in later.types:
+        assert unseen_changes.unseen(known, replace(later, types={value: "other"}))
+    for member in later.member:
+        assert unseen_changes.unseen(known, replace(later, member=frozenset({member}))) is None
