@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import adbc_driver_manager
 import psycopg
 import pyarrow as pa
-from adbc_driver_postgresql import dbapi
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -28,6 +28,9 @@ from penstock.model.errors import ConnectionFailed, PenstockError, ValueRefused
 from penstock.postgres.connection import SESSION_OPTIONS, with_session
 from penstock.postgres.snapshot import CopyRange, gone, refused, settings
 from penstock.spark.cdc.shapes import SHOWN
+
+if TYPE_CHECKING:
+    from adbc_driver_postgresql import dbapi
 
 BATCH_BYTES = 4 << 20
 AS_ADBC_HAS_IT = {"bool", "int2", "int4", "int8", "float4", "float8", "bytea"}
@@ -93,6 +96,8 @@ def _as_text(column: Column) -> sql.Composable:
 
 
 def _fetch(conninfo: str, snapshot: str, part: CopyRange, query: sql.Composed) -> Iterator[pa.RecordBatch]:
+    from adbc_driver_postgresql import dbapi  # with it comes pandas, which nobody else waits for
+
     with (
         _explained(part.table),
         dbapi.connect(_named(conninfo, snapshot), autocommit=True) as connection,
