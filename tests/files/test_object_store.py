@@ -126,7 +126,7 @@ def test_a_table_arrives_and_a_store_that_was_away_is_waited_for(
     assert {path.removeprefix(f"s3://{BUCKET}/pipeline/") for path, *_ in registered} == {
         name for name in objects(seaweed, "pipeline") if not name.endswith("/") and name != ".penstock"
     }
-    assert "waiting" in {line["event"] for line in logged}
+    assert "waiting for the destination" in {line["event"] for line in logged}
     everything = [
         *capfd.readouterr(),
         str(logged),

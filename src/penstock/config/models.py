@@ -199,8 +199,12 @@ class Config(Section):
     initial_copy: CopyConfig = Field(
         default=CopyConfig(), alias="copy", description="The copy of whole tables"
     )
-    spool: SpoolConfig = Field(default=SpoolConfig(), description="Where changes wait for their destinations")
-    state: StateConfig = Field(default=StateConfig(), description="Where Penstock remembers")
+    spool: SpoolConfig = Field(
+        default=SpoolConfig(), description="Files in which changes wait for their destinations"
+    )
+    state: StateConfig = Field(
+        default=StateConfig(), description="Database that holds phases, schemas and progress"
+    )
     spark: SparkConfig = Field(default=SparkConfig(), description="The engine")
     monitoring: MonitoringConfig = Field(default=MonitoringConfig(), description="Health, metrics, dashboard")
     retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")

@@ -171,7 +171,11 @@ class Pipeline:
         ended = [stream for stream in self._streams if stream.query.went_back is not None]
         self._end(ended, copier)
         for stream in ended:
-            self._log.warning("begins again", source=stream.feed.name, error=str(stream.query.went_back))
+            self._log.warning(
+                "destination went back: its stream begins again from where it stands",
+                source=stream.feed.name,
+                error=str(stream.query.went_back),
+            )
             self._streams.remove(stream)
             self._waiting.append(Lane(self.config, stream.feed, stream.target, has_run=True))
 

@@ -169,14 +169,14 @@ class StreamQuery:
         return None
 
     def _tell(self, error: PenstockError | None) -> None:
-        """Let everybody know that the destination is waited for, or that it goes on."""
+        """Tell the log and `penstock status` that the destination is waited for, or that it recovered."""
         if _same(error, self._waits_for):
             return
         self._waits_for = error
         if error is None:
-            self._log.info("goes on")
+            self._log.info("destination recovered")
         else:
-            self._log.warning("waiting", error=str(error))
+            self._log.warning("waiting for the destination", error=str(error))
         with contextlib.suppress(StateUnreachable):
             self._store.waits(self._feed.name, self._destination.name, error)
 

@@ -105,7 +105,7 @@ class Tables:
 
     def remove(self, state: TableState) -> None:
         """It is no longer published: what is known of it goes, its data stays."""
-        self._log.info("table left", table=str(state.name))
+        self._log.info("table no longer delivered: it is not published any more", table=str(state.name))
         self._store.remove(state.key)
         self.release(state.key.table)
 
@@ -152,7 +152,11 @@ class Tables:
         error = escaped(rules, others, known, detail.get("numbers", known))
         left = moved(rules, others, state.name, known or rules.hidden)
         if left is not None and not self._config.strict:
-            self._log.warning("table left its rules", table=str(name), why=left.reason)
+            self._log.warning(
+                "table has another name, and its rules do not hold for it any more",
+                table=str(name),
+                why=left.reason,
+            )
         elif error is None:
             error = left
         if error is not None:

@@ -104,8 +104,7 @@ def _connected(conninfo: str, *, autocommit: bool) -> Connection:
 
 
 def wait_briefly(connection: Connection, milliseconds: int = 2000) -> None:
-    """For a lock: one that is not free soon is an error, and the work is tried again. Whoever queues behind
-    us has not long to wait, and who wants to stop us neither."""
+    """Fail fast on locks, so that neither others nor a stop waits for us: the work is tried again."""
     connection.execute("select set_config('lock_timeout', %s, false)", (str(milliseconds),))
 
 

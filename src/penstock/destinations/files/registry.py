@@ -215,7 +215,7 @@ class Registry:
         return ends
 
     def registered(self, ends: dict[TableName, Lsn]) -> None:
-        """That was committed."""
+        """Call after commit: remember the new end positions."""
         for table, end in ends.items():
             if table in self._last:
                 self._last[table] = Last(end, self._last[table].batch)

@@ -61,7 +61,7 @@ class SourceRecords:
             raise self._told(error) from None
 
     def registered(self, entries: Sequence[FileEntry], ends: dict[TableName, Lsn]) -> None:
-        """That was committed."""
+        """Call after commit: remember the new end positions, and that these folders are drafts no more."""
         self.registry.registered(ends)
         self.drafts.difference_update(entry.file.path.rpartition("/")[0] for entry in entries)
 

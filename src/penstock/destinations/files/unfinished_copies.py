@@ -39,7 +39,7 @@ def begin(connection: Connection, stream: StreamId, table: TableId, copy: str, f
 
 
 def folders(connection: Connection, stream: StreamId, table: TableId | None = None) -> list[str]:
-    """Of copies that were not handed over: of a table, or of all."""
+    """Folders of copies that were not handed over, of one table or of all."""
     rows = connection.execute(
         """
         select set_aside from penstock.copies
@@ -72,7 +72,7 @@ def finish(connection: Connection, copy: str, made: FinishedCopy | None) -> None
 
 
 def batch(connection: Connection, copy: str) -> datetime | None:
-    """Of a finished copy that is not one of nothing."""
+    """The timestamp of a finished copy's batch; None if the copy was empty."""
     row = connection.execute(
         "select delivery ->> 'batch' from penstock.copies where copy = %s", (copy,)
     ).fetchone()
@@ -80,7 +80,7 @@ def batch(connection: Connection, copy: str) -> datetime | None:
 
 
 def take(connection: Connection, copy: str) -> FinishedCopy | None:
-    """A finished copy, which is none any more then; None if it was one of nothing."""
+    """Remove and return a finished copy's record; None if the copy was empty."""
     row = connection.execute(
         "delete from penstock.copies where copy = %s and finished_at is not null returning delivery", (copy,)
     ).fetchone()

@@ -45,7 +45,7 @@ class FollowedSchema:
 
     version: int
     table: TableSchema | None = None
-    """All of it, if a copy tells."""
+    """Full schema; known only right after a copy."""
 
 
 def apply_changes(

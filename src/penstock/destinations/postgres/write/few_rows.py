@@ -33,8 +33,8 @@ Types = tuple[tuple[str, str], ...]
 
 
 def are_few(target: TargetTable, net: Net) -> bool:
-    """Whether it is the way for them. What has to be filled in from the table is staged; so are names of
-    objects (`regclass`), for which a cast from text is not what their input is."""
+    """Whether these changes qualify for this fast path. What has to be filled in from the table is staged
+    instead, and so are names of objects (`regclass`), whose cast from text differs from their input."""
     count = net.rows.num_rows + net.deletes.num_rows
     if count > ROWS or net.rows.nbytes > BYTES or len(net.kept.flatten()):
         return False

@@ -35,9 +35,9 @@ class Fresh:
 
 
 def are_fresh(target: TargetTable, changes: Sequence[pa.RecordBatch]) -> bool:
-    """Whether it is the way for them. A history has times besides. In `append` a key is often there already:
-    that of a row that was deleted. Where several sources meet, rows have one more column; a user's table may
-    compute some by itself."""
+    """Whether these changes qualify for this fast path. Not for a history, whose rows have times; not for
+    `append`, where the key of a deleted row is still there; not where rows have one more column, because
+    several sources meet or the user's table computes it."""
     if (
         target.history
         or (target.append and target.key)
