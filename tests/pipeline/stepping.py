@@ -42,7 +42,7 @@ from tests.pipeline.faults import Faults
 from tests.pipeline.running import configuration
 
 
-class SteppedDrive(StreamQuery):
+class SteppedQuery(StreamQuery):
     def start(self, spark: SparkSession) -> None:  # noqa: ARG002
         self._store.waits(self._feed.name, self._destination.name, self._waits_for)
 
@@ -207,7 +207,7 @@ def bed(
     faults = Faults()
     during: list[str] = []
     faults.install(monkeypatch)
-    monkeypatch.setattr(streaming, "Drive", SteppedDrive)
+    monkeypatch.setattr(streaming, "StreamQuery", SteppedQuery)
     monkeypatch.setattr(feeding, "CaptureProcess", SharedCapture)
     for module, name in (
         (feeding, "DISCOVERY"),
