@@ -69,7 +69,7 @@ class Altering:
             return ["drop"]
         kinds = ["add", "add with default", "rename", "rename", "swap names", "move", "swap tables", "widen"]
         kinds += ["identity"]
-        if self._free(table):
+        if self._free(table) and len(table.columns) > 1:  # one stays: rows have to have something
             kinds += ["drop", "drop", "make again", "move on"]
         if len(self._tables) < len(self._published.lasting) + MOST_NEW:
             kinds += ["make table", "replace table"]
