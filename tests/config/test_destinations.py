@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.config import load
+from penstock.config import destination_types, load
 from penstock.config.destination_types import BUILT_IN
 from penstock.config.key_reference import option_keys, option_tables
+from penstock.destinations.files.options import FilesOptions
+from penstock.destinations.plugin import type_of
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.python.plugin import PythonOptions
 from penstock.model.errors import ConfigError
 
 PAGE = Path(__file__, "../../../docs/configuration.md").resolve().read_text()
 
+THEIRS = """
+from penstock.config.destination_options import Options
+
+class TheirOptions(Options):
+    colour: str
+
+class TheirType:
+    options = TheirOptions
+
+    def make(self, config, destination):
+        return f"a target in {destination.settings(TheirOptions).colour}"
+
+TYPE = TheirType()
+"""
 SHOP = """
 pipeline: shop
 sources: [{name: eu, dsn: "postgresql://cdc@db/shop"}]
@@ -40,6 +58,30 @@ def test_a_postgres_destination_has_defaults_and_its_secret(tmp_path: Path) -> N
     assert (options.source_column, options.consistency) == ("sid", "batch")
     assert conninfo_to_dict(options.conninfo())["password"] == "hush"
     assert "hush" not in f"{config!r} {options!r} {options}"
+
+
+def test_a_type_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    entries = "theirs = theirs_module:TYPE", "broken = no_such_module:TYPE", "files = theirs_module:TYPE"
+    (metadata / "entry_points.txt").write_text("\n".join(["[penstock.destinations]", *entries]))
+    (tmp_path / "theirs_module.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+    for cached in (destination_types._entries, destination_types.load):
+        monkeypatch.setattr(destination_types, cached.__name__, cache(cached.__wrapped__))
+    config = load(written(tmp_path, "  - {name: t, type: theirs, colour: red}"))
+    made: object = type_of(config.destinations[0]).make(config, config.destinations[0])
+    assert made == "a target in red"
+    assert destination_types.load("files").options is FilesOptions, "ours cannot be replaced"
+    wrong = {
+        "{name: t, type: theirs, shade: 1}": "destinations[0].shade",
+        "{name: t, type: broken}": "the type broken of destination cannot be loaded: No module named",
+        "{name: t, type: their}": "expected one of broken, files, postgres, python, theirs, found 'their'",
+    }
+    for given, said in wrong.items():
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            load(written(tmp_path, f"  - {given}"))
 
 
 def test_a_python_destination_has_a_class_and_its_options(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, cast
 
 from penstock.config.destination_options import Options
+from penstock.model.errors import ConfigError
 
 GROUP = "penstock.destinations"
 BUILT_IN = {
@@ -39,4 +40,10 @@ def names() -> list[str]:
 @cache
 def load(name: str) -> HasOptions:
     """The type of this name, which is one of `names()`."""
-    return cast(HasOptions, _entries()[name].load())
+    try:
+        return cast(HasOptions, _entries()[name].load())
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"the type {name} of destination cannot be loaded: {error}",
+            remedy="Mend the package that adds it, or remove the destination",
+        ) from error

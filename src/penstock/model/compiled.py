@@ -60,7 +60,7 @@ class _Cache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except Exception:
+        except Exception:  # unpickling raises anything; what else is wrong is so again when it compiles
             self.flush()  # type: ignore[no-untyped-call]
             return None
 

@@ -27,7 +27,7 @@ def make(path: str, options: Mapping[str, Any], destination: str) -> Destination
             f"the class {path} cannot be imported: {_reason(error)}",
             destination=destination,
             remedy=IMPORT_REMEDY,
-        ) from None
+        ) from error
     try:
         made: Destination = found(**options)
     except TypeError as error:
