@@ -130,7 +130,7 @@ def _source(config: Config, source: SourceConfig, wishes: Wishes) -> str:
 def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[bool, str | None]:
     """Whether the role makes the publication, and how markers begin if triggers are to be installed. A table
     is published by its owner, and the history belongs to whoever installs the triggers."""
-    from penstock.destinations.files.options import ReloadOptions
+    from penstock.config.destination_options import MARKER_PREFIX
     from penstock.model.errors import ConfigError
 
     wanted = wishes.publication
@@ -146,7 +146,7 @@ def _publication(config: Config, source: SourceConfig, wishes: Wishes) -> tuple[
             remedy="Let a DBA make the publication (--publication dba, create_publication: false), or do "
             "without (--no-triggers, ddl_capture: off)",
         )
-    return publishes, (marker or ReloadOptions().marker_prefix) if triggers else None
+    return publishes, (marker or MARKER_PREFIX) if triggers else None
 
 
 def _destination(config: Config, destination: DestinationConfig, wishes: Wishes) -> Iterator[str]:
@@ -154,9 +154,11 @@ def _destination(config: Config, destination: DestinationConfig, wishes: Wishes)
     from penstock.model.errors import PenstockError
     from penstock.pipeline.table_facts import foreseen
 
-    tables: list[TableSchema] = []
-    with suppress(PenstockError):  # a source that cannot be asked has its own part
-        tables = [table for source in config.sources for table in foreseen(source)]
+    def tables() -> list[TableSchema]:
+        with suppress(PenstockError):  # a source that cannot be asked has its own part
+            return [table for source in config.sources for table in foreseen(source)]
+        return []
+
     rights = type_of(destination).rights(destination, tables, wishes.role, wishes.ways)
     if rights is not None:
         what = f"destination {destination.name}"

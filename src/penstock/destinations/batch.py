@@ -56,8 +56,8 @@ class ChangeBatch:
 
     @property
     def rows(self) -> int:
-        """How many changes there are at most: a slice may hold some that are not meant."""
-        return sum(part.rows for table in self.tables for run in table.runs for part in run.slices)
+        """How many changes there are at most, as `TableChanges` has it."""
+        return sum(table.rows for table in self.tables)
 
     def on(self, spark: SparkSession) -> ChangeBatch:
         return replace(self, spark=spark)

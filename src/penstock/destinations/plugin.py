@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from penstock.postgres.script import Script
 
 
+Tables = Callable[[], "Sequence[TableSchema]"]
+
+
 @dataclass(frozen=True, slots=True)
 class Rights:
     """What a role needs at a PostgreSQL server that is a destination, for `penstock grant`."""
@@ -51,10 +54,10 @@ class DestinationType(Protocol):
         """Tell the schemas that the role of a source has to own there for it, with the tables in them."""
 
     def rights(
-        self, destination: DestinationConfig, tables: Sequence[TableSchema], role: str | None, ways: Ways
+        self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways
     ) -> Rights | None:
-        """Tell what the role (by default the connection's own) needs there; None: it is no PostgreSQL
-        server."""
+        """Tell what the role (by default the connection's own) needs there; None: it is no PostgreSQL server.
+        `tables` asks the sources which are to arrive, as far as they answer."""
 
 
 def type_of(destination: DestinationConfig) -> DestinationType:

@@ -87,6 +87,11 @@ class TableChanges:
     """Changes of transactions that are visible here are in the copy already, and are not meant."""
 
     @property
+    def rows(self) -> int:
+        """How many changes there are at most: a slice may hold some that are not meant."""
+        return sum(part.rows for run in self.runs for part in run.slices)
+
+    @property
     def delivery(self) -> Delivery:
         """As it is at the end."""
         return self.runs[-1].delivery

@@ -50,4 +50,4 @@ def raise_first(said: list[Any]) -> list[Any]:
 
 
 def are_few(changes: Sequence[TableChanges]) -> bool:
-    return sum(part.rows for table in changes for run in table.runs for part in run.slices) <= FEW_ROWS
+    return sum(table.rows for table in changes) <= FEW_ROWS

@@ -9,6 +9,7 @@ from penstock.config import Config, DestinationConfig
 from penstock.destinations.files.options import FilesOptions
 
 if TYPE_CHECKING:
+    from penstock.destinations.plugin import Tables
     from penstock.destinations.protocol import Target
     from penstock.model import TableSchema
     from penstock.postgres.preflight.check import Check
@@ -39,9 +40,7 @@ class FilesType:
         registry = destination.settings(FilesOptions).file_registry
         return {OWN: LEDGER} | ({registry.schema_name: ()} if registry.enabled else {})
 
-    def rights(
-        self, destination: DestinationConfig, tables: Sequence[TableSchema], role: str | None, ways: Ways
-    ) -> None:
+    def rights(self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways) -> None:
         """None there: what it needs at a source is granted with that source."""
 
 

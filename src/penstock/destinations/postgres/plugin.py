@@ -10,7 +10,7 @@ from penstock.destinations.postgres.options import PostgresOptions
 from penstock.model import TableName, TableSchema
 
 if TYPE_CHECKING:
-    from penstock.destinations.plugin import Rights
+    from penstock.destinations.plugin import Rights, Tables
     from penstock.destinations.protocol import Target
     from penstock.postgres.preflight.check import Check
     from penstock.postgres.providers import Ways
@@ -39,15 +39,13 @@ class PostgresType:
     def owns(self, destination: DestinationConfig) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         return {}
 
-    def rights(
-        self, destination: DestinationConfig, tables: Sequence[TableSchema], role: str | None, ways: Ways
-    ) -> Rights:
+    def rights(self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways) -> Rights:
         from penstock.destinations.plugin import Rights
         from penstock.destinations.postgres import grants
         from penstock.postgres.script import user
 
         options = destination.settings(PostgresOptions)
-        targets = _targets(destination, tables)
+        targets = _targets(destination, tables())
         needs = grants.DestinationNeeds(
             role or user(options.conninfo()),
             ways,

@@ -12,6 +12,7 @@ from penstock.config import Config, DestinationConfig
 from penstock.config.destination_options import Options
 
 if TYPE_CHECKING:
+    from penstock.destinations.plugin import Tables
     from penstock.destinations.protocol import Target
     from penstock.model import TableSchema
     from penstock.postgres.preflight.check import Check
@@ -58,9 +59,7 @@ class PythonType:
     def owns(self, destination: DestinationConfig) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         return {}
 
-    def rights(
-        self, destination: DestinationConfig, tables: Sequence[TableSchema], role: str | None, ways: Ways
-    ) -> None:
+    def rights(self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways) -> None:
         """None that we know of."""
 
 
