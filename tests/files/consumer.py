@@ -165,8 +165,10 @@ def make(connection: psycopg.Connection[Any], described: dict[str, Any]) -> list
 
 
 def fill(connection: psycopg.Connection[Any], name: sql.Identifier, text: str) -> int:
+    header = sql.SQL("match" if connection.info.server_version >= 150000 else "true")
+    statement = sql.SQL("copy {} from stdin (format csv, header {})").format(name, header)
     with connection.cursor() as cursor:
-        with cursor.copy(sql.SQL("copy {} from stdin (format csv, header match)").format(name)) as copy:
+        with cursor.copy(statement) as copy:
             copy.write(text)
         return cursor.rowcount
 

@@ -68,6 +68,14 @@ class Seaweed:
             retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=0),
         )
 
+    @classmethod
+    def started(cls, program: Path) -> Seaweed:
+        """Where somebody else took one of its ports before it listened, with others."""
+        for _ in range(2):
+            with suppress(RuntimeError):
+                return cls(program).start()
+        return cls(program).start()
+
     def start(self) -> Seaweed:
         options = [
             f"-dir={self.folder / 'data'}",
@@ -96,24 +104,26 @@ class Seaweed:
                 stderr=log,
             )
         end = time.monotonic() + 30
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > end:
-                said = (self.folder / "log").read_text(errors="replace").splitlines()[-3:]
+        while problem := self._problem():
+            ended = self._process.poll()
+            if ended is not None or time.monotonic() > end:
+                last = (self.folder / "log").read_text(errors="replace").splitlines()[-3:]
                 self.remove()
-                raise RuntimeError(f"the store did not start: {said}")
+                raise RuntimeError(f"the store did not start: {problem}; exit code {ended}; its log: {last}")
             time.sleep(0.05)
         return self
 
-    def _answers(self) -> bool:
-        """Whether it takes an object; the bucket is made on the way."""
-        with suppress(OSError):
+    def _problem(self) -> str:
+        """Why it takes no object yet; empty if it does. The bucket is made on the way."""
+        try:
             socket.create_connection(("127.0.0.1", self.port), 0.2).close()
             system = self.system()
             system.create_dir(BUCKET)
             with system.open_output_stream(f"{BUCKET}/probe") as probe:
                 probe.write(b"probe")
-            return True
-        return False
+        except OSError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def kill(self) -> None:
         if self._process is not None:

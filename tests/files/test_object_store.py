@@ -38,8 +38,7 @@ from tests.pipeline.running import Running, configuration, difference, running
 
 @pytest.fixture(scope="module")
 def seaweed() -> Iterator[Seaweed]:
-    store = Seaweed(weed())
-    store.start()
+    store = Seaweed.started(weed())
     yield store
     store.remove()
 

@@ -65,7 +65,7 @@ class PostgresServer:
         self.log = folder / "log"
         self._secret = folder / "password"
         self.settings = DEFAULTS | dict(settings)
-        self.port = free_port()
+        self.port = 0  # until it starts
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._user = _unprivileged_user()
         if self._user:
@@ -96,6 +96,7 @@ class PostgresServer:
                     "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
                 )  # fmt: skip
             fresh.replace(self._secret)  # what is interrupted before this is done again at the next start
+        self.port = self.port or free_port()
         if not self.sockets:
             self.sockets = tempfile.mkdtemp(prefix="penstock-pg-", dir="/tmp")
             self._give(Path(self.sockets))
