@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+unexport PYTHONDONTWRITEBYTECODE  # or each of some hundred processes of the tests compiles every module
 
 .PHONY: help demo test slow lint types bench lock clean
 help:           ## this list

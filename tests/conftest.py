@@ -4,13 +4,16 @@ The server is the one that `penstock[embedded]` brings. Tests of `postgres`, `ca
 `destinations`, and those marked `every_server`, also run against each bin directory listed in
 PENSTOCK_TEST_PG_BINS (separated by colons). PENSTOCK_TEST_PG_PAIR lists two in the place of the embedded one:
 of the source's server, and of the destination's.
+
+`--draw NUMBER` runs three of the selected tests, each with one of its parameters: other numbers, other tests.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +48,8 @@ def pytest_configure() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+    # What a test asks of Spark is done before the compiler that takes its time has paid: a sixth less CPU.
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,11 +62,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server", bins, indirect=True, ids=names)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """So that `-m every_server` selects all of them."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--draw", type=int, metavar="NUMBER", help="three of the tests, drawn by this number")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """All of them are marked before `-m every_server` selects, and drawn from what it selected."""
     for item in items:
         if _on_every_server(item):
             item.add_marker("every_server")
+    yield
+    if (number := config.getoption("draw")) is not None:
+        items[:] = _drawn(items, random.Random(number))
+
+
+def _drawn(items: list[pytest.Item], chance: random.Random) -> list[pytest.Item]:
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        timeout = item.get_closest_marker("timeout")
+        if timeout is not None and timeout.args[0] > 1800:
+            continue  # hours: every call of the sweep by itself
+        functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    names = chance.sample(sorted(functions), min(3, len(functions)))
+    return [chance.choice(functions[name]) for name in names]
 
 
 def _on_every_server(item: pytest.Item) -> bool:

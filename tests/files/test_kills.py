@@ -61,7 +61,7 @@ def test_a_few_kills(own_database: Database, destination: Database, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_forty_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
     done = run_through_kills(own_database, destination, tmp_path, kills=40)
     assert done.total() >= 40

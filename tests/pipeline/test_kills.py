@@ -173,7 +173,7 @@ def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_fifty_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
     spark = {"master": "local-cluster[2,1,1024]"}
     done = run_through_kills(own_database, far_database, tmp_path, kills=50, spark=spark)

@@ -84,15 +84,16 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.02):
+        while not self._ended.wait(0.1):
+            self._look(self._process, "cmdline")
             with suppress(psutil.Error):
-                self._look(self._process, "cmdline")
                 for child in self._process.children(recursive=True):
-                    if child.cmdline() != self._process.cmdline():  # or it is about to become another program
-                        self._look(child, "cmdline", "environ")
+                    self._look(child, "cmdline", "environ")
 
     def _look(self, process: psutil.Process, *files: str) -> None:
         with suppress(psutil.Error, OSError):
+            if process != self._process and process.cmdline() == self._process.cmdline():
+                return  # about to become another program
             name = " ".join(process.cmdline())
             self.seen |= {one for one in ("java", "penstock.spark.daemon", "penstock.capture") if one in name}
             for file in files:
