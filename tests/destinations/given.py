@@ -14,7 +14,7 @@ from penstock.changes.slices import slices_of
 from penstock.config import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import PostgresTarget
-from penstock.destinations.protocol import Delivery, Kind, Run, TableChanges, TableCopy
+from penstock.destinations.protocol import Delivery, Kind, Run, TableChanges, TableCopy, Target
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import PenstockError
@@ -108,13 +108,13 @@ class Given:
                 runs.append(Run(replace(delivery, table=part.table), (part,), follow))
         return TableChanges(tuple(runs) or (Run(delivery, ()),), start, copied)
 
-    def write(self, target: PostgresTarget, end: Lsn) -> list[tuple[TableId, PenstockError]]:
+    def write(self, target: Target, end: Lsn) -> list[tuple[TableId, PenstockError]]:
         """Write what came since the last time."""
         stopped = list(target.write(self.batch(end)))
         self.start = end
         return stopped
 
-    def copy(self, target: PostgresTarget, source: Database, table: TableId, id: str = "first") -> int:
+    def copy(self, target: Target, source: Database, table: TableId, id: str = "first") -> int:
         """Make a copy, under a snapshot that is kept only for as long."""
         delivery = self.deliveries[table]
         name = delivery.table.name

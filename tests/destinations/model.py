@@ -51,8 +51,11 @@ OPEN = datetime.fromisoformat("9999-01-01T00:00:00+00:00")
 class Model:
     """The tables as they are at the source, and what became of them."""
 
-    def __init__(self, spool: Spool, seed: int) -> None:
+    def __init__(
+        self, spool: Spool, seed: int, keyed: TableSchema = KEYED, whole: TableSchema = WHOLE
+    ) -> None:
         self.spool = spool
+        self._keyed, self._whole = keyed, whole
         self.chance = random.Random(seed)
         self.rows: dict[Key, Row] = {}
         self.ever: dict[Key, Row] = {}
@@ -104,7 +107,7 @@ class Model:
         key = self._key()
         if key not in self.rows:
             row = (key[0], self._text(), key[1], self._text())
-            self.spool.insert(KEYED, row)
+            self.spool.insert(self._keyed, row)
             self._put(key, row)
 
     def _update(self) -> None:
@@ -129,23 +132,23 @@ class Model:
         row = (new[0], self._text(), new[1], old[3] if kept else self._text())
         sent = (*row[:3], None) if kept else row
         moved: dict[str, Any] = {"before": [key[0], None, key[1], None], "before_kind": BeforeKind.KEY}
-        self.spool.update(KEYED, sent, unchanged=[3] if kept else None, **(moved if new != key else {}))
+        self.spool.update(self._keyed, sent, unchanged=[3] if kept else None, **(moved if new != key else {}))
         self._put(new, row)
 
     def _delete(self) -> None:
         if self.rows:
             key = self.chance.choice(sorted(self.rows))
-            self.spool.delete(KEYED, (key[0], None, key[1], None))
+            self.spool.delete(self._keyed, (key[0], None, key[1], None))
             del self.rows[key]
             self._touched.add(key)
 
     def _truncate(self) -> None:
-        self.spool.truncate(KEYED, "cascade")
+        self.spool.truncate(self._keyed, "cascade")
         self.rows.clear()
         self._touched = set()
         self._emptied = True
         if self.chance.random() < 0.5:
-            self.spool.truncate(WHOLE)
+            self.spool.truncate(self._whole)
             self.bag.clear()
 
     def _bag(self) -> None:
@@ -156,14 +159,14 @@ class Model:
         )
         if self.bag and self.chance.random() < 0.3:
             row = self.chance.choice(sorted(self.bag.elements(), key=repr))
-            self.spool.delete(WHOLE, row, BeforeKind.FULL)
+            self.spool.delete(self._whole, row, BeforeKind.FULL)
             self.bag[row] -= 1
         elif self.bag and self.chance.random() < 0.5:
             old = self.chance.choice(sorted(self.bag.elements(), key=repr))
-            self.spool.update(WHOLE, row, before=list(old), before_kind=BeforeKind.FULL)
+            self.spool.update(self._whole, row, before=list(old), before_kind=BeforeKind.FULL)
             self.bag[old] -= 1
             self.bag[row] += 1
         else:
-            self.spool.insert(WHOLE, row)
+            self.spool.insert(self._whole, row)
             self.bag[row] += 1
         self.bag = +self.bag

@@ -3,6 +3,7 @@
 batch.events()          plain objects in order, for code that looks at one change after the other
 batch.changes()         all changes as one DataFrame, old and new rows as maps
 batch.table(name)       the changes of one table as a DataFrame, in its own columns and types
+events_of(changes)      the plain objects of one table, for code that runs on executors
 rows_of(changes, run)   Arrow, as the spool has it, for code that runs on executors
 """
 
@@ -12,22 +13,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes import unreadable
+from penstock.changes.events import PlacedRow, placed_rows, transactions
 from penstock.changes.slices import Slice, read_slice
 from penstock.destinations.protocol import Run, TableChanges
-from penstock.model import Lsn, TableName, TableSchema
+from penstock.model import Lsn, TableId, TableName
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
-from penstock.model.events import Begin, Commit, Delete, Event, Insert, Message, Relation, Truncate, Update
+from penstock.model.events import Event, Relation
 from penstock.spark.cdc.shapes import AllTables, OneTable, Shape
 from penstock.spark.types import spark_schema
-from penstock.spool.segment import BeforeKind, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,19 +63,20 @@ class ChangeBatch:
         return replace(self, spark=spark)
 
     def events(self) -> Iterator[Event]:
-        """Every change in the order of the source, transaction by transaction, on the driver."""
-        rows: list[tuple[dict[str, Any], TableSchema | None]] = []
+        """Every change in the order of the source, transaction by transaction, on the driver. A table's
+        schema comes before its first change, and before the first after it changed."""
+        streams = [_placed_rows(changes) for changes in self.tables]
+        told: dict[TableId, int] = {}
+        for event in transactions(
+            [*streams, *(placed_rows(read_slice(part), None) for part in self.messages)]
+        ):
+            if isinstance(event, Relation):
+                told[event.table_schema.id] = event.table_schema.version
+            yield event
         for changes in self.tables:
-            for run in changes.runs:
-                if run.follow:
-                    yield Relation(self.start, self.start, run.delivery.table)
-                for batch in rows_of(changes, run):
-                    rows += [(row, run.delivery.table) for row in batch.to_pylist()]
-        for part in self.messages:
-            rows += [(row, None) for batch in read_slice(part) for row in batch.to_pylist()]
-        rows.sort(key=lambda found: (found[0]["commit_lsn"], found[0]["seq"]))
-        for commit, transaction in groupby(rows, key=lambda found: found[0]["commit_lsn"]):
-            yield from _transaction(Lsn(commit), list(transaction))
+            table = changes.delivery.table
+            if changes.runs[-1].follow and told.get(table.id) != table.version:
+                yield Relation(self.end, self.end, table)
 
     def changes(self) -> DataFrame:
         """All changes, in order within a table: the columns of `postgres_cdc` without a table."""
@@ -95,6 +96,16 @@ class ChangeBatch:
         numbers = self.spark.range(0, len(units), 1, max(len(units), 1))
         read: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = partial(_read, shape, units)
         return numbers.mapInArrow(read, spark_schema(shape.schema))
+
+
+def events_of(changes: TableChanges) -> Iterator[Event]:
+    """The changes of one table, as `ChangeBatch.events` gives those of all. Runs on executors."""
+    return transactions([_placed_rows(changes)])
+
+
+def _placed_rows(changes: TableChanges) -> Iterator[PlacedRow]:
+    for run in changes.runs:
+        yield from placed_rows(rows_of(changes, run), run.delivery.table)
 
 
 def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
@@ -119,46 +130,3 @@ def _read(
             changes, run = units[number]
             for rows in rows_of(changes, run):
                 yield shape.batch(rows, run.delivery.table)
-
-
-def _transaction(commit: Lsn, rows: list[tuple[dict[str, Any], TableSchema | None]]) -> Iterator[Event]:
-    first = rows[0][0]
-    at = first["committed_at"]
-    yield Begin(Lsn(first["lsn"]), commit, at, first["xid"])
-    for is_truncate, group in groupby(rows, key=lambda found: found[0]["op"] == Op.TRUNCATE):
-        if is_truncate:
-            yield from _truncates(commit, list(group))
-        else:
-            for row, table in group:
-                yield _message(commit, row) if table is None else _row_event(commit, row, table)
-    yield Commit(Lsn(rows[-1][0]["lsn"]), commit, 0, commit, at)
-
-
-def _truncates(commit: Lsn, rows: list[tuple[dict[str, Any], TableSchema | None]]) -> Iterator[Event]:
-    """One statement empties several tables: they share its place in the WAL."""
-    for lsn, group in groupby(rows, key=lambda found: found[0]["lsn"]):
-        told = [(row, table) for row, table in group if table is not None]
-        words = set(told[0][0]["after"] or ())
-        options = ("cascade" in words) | ("restart identity" in words) << 1
-        ids = tuple(table.id for _, table in told)
-        yield Truncate(Lsn(lsn), commit, told[0][0]["seq"], options, ids)
-
-
-def _message(commit: Lsn, row: dict[str, Any]) -> Message:
-    prefix, kind, content = row["after"]
-    said = bytes.fromhex((content or "").removeprefix("\\x"))
-    return Message(Lsn(row["lsn"]), commit, row["seq"], kind == "transactional", prefix, said)
-
-
-def _row_event(commit: Lsn, row: dict[str, Any], table: TableSchema) -> Event:
-    lsn, seq = Lsn(row["lsn"]), row["seq"]
-    after, unchanged = tuple(row["after"] or ()), tuple(row["unchanged"] or ())
-    kind, before = row["before_kind"], row["before"]
-    old = None if kind == BeforeKind.NONE else (kind == BeforeKind.KEY, tuple(before))
-    match row["op"]:
-        case Op.INSERT:
-            return Insert(lsn, commit, seq, table.id, after, unchanged)
-        case Op.UPDATE:
-            return Update(lsn, commit, seq, table.id, after, old, unchanged)
-        case _:
-            return Delete(lsn, commit, seq, table.id, old)

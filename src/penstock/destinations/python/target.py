@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy, Traits
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import DestinationFailed, PenstockError
+from penstock.model.errors import DestinationFailed, PenstockError, Scope
 from penstock.model.secrets import without_secrets
 from penstock.spark.snapshot.frames import typed_frame, typed_rows
 from penstock.spark.tasks import without_values
@@ -59,13 +60,26 @@ class CustomTarget:
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
         if any(run.slices or run.follow for run in changes.runs):
-            self.write(ChangeBatch(changes.delivery.source, changes.start, position, (changes,)))
+            for _, error in self.write(
+                ChangeBatch(changes.delivery.source, changes.start, position, (changes,))
+            ):
+                raise error
 
     def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
-        if batch.tables or batch.messages:
-            with self._in_its_code():
-                self._destination.write_events(batch.on(self._spark))
-        return []
+        """Where the changes of a table cannot be read, the batch comes once more, without that table."""
+        stopped: list[tuple[TableId, PenstockError]] = []
+        while batch.tables or batch.messages:
+            try:
+                with self._in_its_code():
+                    self._destination.write_events(batch.on(self._spark))
+                break
+            except PenstockError as error:
+                refused = [one for one in batch.tables if one.delivery.table.name == error.where.get("table")]
+                if error.scope is not Scope.TABLE or not refused:
+                    raise
+                stopped += [(one.delivery.id, error) for one in refused]
+                batch = replace(batch, tables=tuple(one for one in batch.tables if one not in refused))
+        return stopped
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
 
