@@ -103,6 +103,7 @@ class Source:
             bytes=0,
             begun=Lsn(begun),
             lsn=Lsn(self.now),
+            member=frozenset({"table 1"}),
         )
 
     def contents(self) -> list[Values]:

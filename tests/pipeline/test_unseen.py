@@ -6,10 +6,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model import TableName
 from penstock.model.phases import Phase
+from penstock.pipeline.arrivals import Arrivals
+from penstock.pipeline.catalog_look import Found
 from penstock.pipeline.status import collect
 from tests.bed import Database
 from tests.pipeline.running import Running, configuration, contents, difference, running, to_postgres
@@ -59,6 +62,36 @@ def test_a_table_that_leaves_the_publication_and_comes_back_misses_nothing(
     )
     with running(file, spark) as pipeline:  # the same while nobody ran
         until_equal(pipeline, source, destination, "t", "u")
+
+
+def test_what_went_unseen_is_found_by_whichever_look_is_followed(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Tables are compared with one look at the catalog, and the next comes before its columns are."""
+    source.execute("create table t (id int primary key)", "create publication mine for table t")
+    replication = {"publication_name": "mine", "create_publication": False}
+    given = {"name": "source", "dsn": source.dsn, "replication": replication}
+    looks, look = list[Found](), Arrivals.look
+
+    def look_late(arrivals: Arrivals, found: Found) -> None:
+        looks.append(found)
+        look(arrivals, looks[0])
+
+    monkeypatch.setattr(Arrivals, "look", look_late)
+    with running(
+        configuration(tmp_path, source, to_postgres(destination), sources=[given]), spark
+    ) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+        source.execute(
+            "alter publication mine drop table t",
+            "insert into t values (1)",
+            "alter publication mine add table t",
+        )
+        until_equal(pipeline, source, destination, "t")
 
 
 def test_partitions_come_and_go(

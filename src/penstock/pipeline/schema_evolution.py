@@ -24,6 +24,7 @@ from penstock.destinations.schema_change import SchemaChange
 from penstock.model import ZERO, ColumnType, Lsn, ReplicaIdentity, TableSchema
 from penstock.pipeline.column_numbers import highest, possible
 from penstock.pipeline.table_facts import Facts
+from penstock.pipeline.unseen_changes import unseen
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,8 @@ def follow(
 def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Evolved | CopyAnew | None:
     """From `old` to what the catalog says, where every change before it has been applied, and none after it.
     None where nothing is to be done and nothing to be remembered."""
+    if why := unseen(known, now):
+        return CopyAnew(why)
     certain = now.detail()
     if same(old, now.schema) and all(known.get(key) == certain[key] for key in certain if key != "lsn"):
         return None
