@@ -71,21 +71,17 @@ class Running:
     def until_equal(
         self, source: Database, destination: Database, tables: Callable[[], list[TableName]]
     ) -> None:
-        end = time.monotonic() + 120
-        while told := difference(source, destination, tables()):
-            if self.error is not None:
-                raise self.error
-            assert time.monotonic() < end, told
-            time.sleep(0.2)
+        self.until(lambda: not difference(source, destination, tables()))
 
     def until(self, check: Callable[[], object], seconds: float = 120) -> Any:
         """Wait until `check` gives something true, and return that; raises what ended the pipeline."""
-        end = time.monotonic() + seconds
+        end, pause = time.monotonic() + seconds, 0.05
         while not (found := check()):
             if self.error is not None:
                 raise self.error
             assert time.monotonic() < end, f"not within {seconds} seconds: {self.tables()}"
-            time.sleep(0.05)
+            time.sleep(pause)
+            pause = min(pause * 1.3, 0.4)  # each look takes from the pipeline that it waits for
         return found
 
     def until_phase(self, phase: Phase, *tables: str) -> None:
