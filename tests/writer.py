@@ -28,7 +28,7 @@ EXPECTED = (errors.IntegrityError, errors.CardinalityViolation)
 """How a transaction may fail without anybody else around."""
 RACES = (
     errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.InternalError_,
-    errors.DuplicateTable,
+    errors.DuplicateTable, errors.DependentObjectsStillExist,
     # A name is nobody's by now, or another column's of another type; a column is there twice: beside ALTERs
     # the catalog has shown two rows for one table.
     psycopg.ProgrammingError, psycopg.DataError,

@@ -14,10 +14,9 @@ from penstock.changes.slices import slices_of
 from penstock.config import DestinationConfig
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres import PostgresTarget
-from penstock.destinations.protocol import Delivery, Kind, Run, TableChanges, TableCopy, Target
+from penstock.destinations.protocol import Delivery, Kind, Run, Stopped, TableChanges, TableCopy, Target
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Lsn, TableId, TableName, TableSchema
-from penstock.model.errors import PenstockError
 from penstock.model.visibility import Visibility
 from penstock.postgres.snapshot import Snapshot
 from penstock.spool.manifest import Manifest
@@ -108,7 +107,7 @@ class Given:
                 runs.append(Run(replace(delivery, table=part.table), (part,), follow))
         return TableChanges(tuple(runs) or (Run(delivery, ()),), start, copied)
 
-    def write(self, target: Target, end: Lsn) -> list[tuple[TableId, PenstockError]]:
+    def write(self, target: Target, end: Lsn) -> list[Stopped]:
         """Write what came since the last time."""
         stopped = list(target.write(self.batch(end)))
         self.start = end

@@ -130,7 +130,7 @@ def test_a_row_of_a_history_is_named_also_where_its_transaction_comes_in_pieces(
     given.spool.insert(USERS, ("1", "a", None), ("2", "b", None)).update(USERS, ("1", "A", None))
     given.spool.insert(USERS, ("3", name, None), ("4", "d", None), ("5", "e", None))
     batch = given.batch(given.spool.commit())
-    [stopped] = tasks.write_batch(tasks.BatchWork(target._endpoint, batch))  # type: ignore[misc]
+    [stopped] = tasks.write_batch(tasks.BatchWork(target._endpoint, batch))
     assert isinstance(stopped.error, RowRefused)
     assert reason in stopped.error.reason
     assert stopped.error.where["key"] == "id=3"
@@ -147,7 +147,7 @@ def test_a_value_that_was_never_sent_and_is_not_in_the_history_is_no_null(
     given.spool.insert(USERS, ("6", "x", None)).update(USERS, ("6", "y", None), unchanged=[2])
     given.spool.update(USERS, ("7", "x", None), unchanged=[2])
     batch = given.batch(given.spool.commit())
-    [stopped] = tasks.write_batch(tasks.BatchWork(target._endpoint, batch))  # type: ignore[misc]
+    [stopped] = tasks.write_batch(tasks.BatchWork(target._endpoint, batch))
     assert "`score` was not sent" in stopped.error.reason
     assert stopped.error.where["key"] == "id=7"
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.destinations import ledger
 from penstock.destinations.ledger import StreamId
+from penstock.destinations.sql_ledger import SqlLedger
 from penstock.postgres.connection import connect
 from tests.pipeline.stepping import Bed, Process
 
@@ -30,8 +31,7 @@ def test_a_batch_that_an_attempt_before_is_committing_is_not_registered_again(be
         bed.until_captured()
         end = stream._manifest.next_position(stream.position)
         with closing(connect(bed.source.dsn, autocommit=False)) as attempt:
-            ledger.lock(attempt, StreamId("test", "copy", "source"))
-            ledger.move(attempt, StreamId("test", "copy", "source"), end, None)
+            ledger.begin(SqlLedger(attempt, StreamId("test", "copy", "source")), end)
             Timer(1, attempt.commit).start()
             stream.query.deliver(end)
         assert stream.position >= end

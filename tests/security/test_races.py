@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.destinations import ledger
+from penstock.destinations import sql_ledger
 from penstock.destinations.files.registry import Registry
+from penstock.destinations.ledger import StreamId
+from penstock.destinations.sql_ledger import SqlLedger
 from penstock.model import Column, ColumnType
 from penstock.model.errors import NotReady, PenstockError, TableBusy
 from penstock.postgres import ddl
@@ -25,8 +27,8 @@ pytestmark = pytest.mark.every_server
 
 def _ledger(source: Database) -> None:
     with connect(source.dsn, autocommit=False) as connection:
-        ledger.create(connection)
-        ledger.lock(connection, ledger.StreamId("p", "d", "s"))
+        sql_ledger.create(connection)
+        SqlLedger(connection, StreamId("p", "d", "s")).lock()
 
 
 def _registry(source: Database) -> None:

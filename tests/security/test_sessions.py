@@ -8,7 +8,7 @@ import pytest
 
 from penstock.capture.receiver import Receiver
 from penstock.config import TablesConfig
-from penstock.destinations import ledger
+from penstock.destinations import sql_ledger
 from penstock.destinations.files.registry import Registry
 from penstock.model import TableName
 from penstock.model.errors import NotReady
@@ -82,7 +82,7 @@ def test_records_are_not_kept_in_somebody_elses_schema(
     attacker.execute(made, "create schema cdc_registry")
     with connect(source.dsn, autocommit=False) as connection:
         with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
-            ledger.create(connection)
+            sql_ledger.create(connection)
         with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):
             Registry("cdc_registry", "test", "files").create(connection)
     with pytest.raises(NotReady, match=f"belongs to {attacker.role}"):

@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.changes.slices import Slice
 from penstock.destinations.schema_change import SchemaChange
@@ -133,6 +133,13 @@ class TableCopy:
         return f"TableCopy({self.delivery.table.name}, {len(self.ranges)} ranges)"
 
 
+class Stopped(NamedTuple):
+    """A table that could not be written: it stays where it was."""
+
+    table: TableId
+    error: PenstockError
+
+
 class ReloadStatus(StrEnum):
     QUEUED = "queued"
     ACTIVE = "active"
@@ -243,9 +250,9 @@ class Target(Protocol):
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
         """Apply what a table that was stopped has missed: it is then at `position`, as the stream is."""
 
-    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
-        """Apply a batch. Tables that could not be written are told, with the reason: they stay where they
-        were, at the batch's start. Raises what concerns the whole destination."""
+    def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
+        """Apply a batch. Return the tables that could not be written, which stay at the batch's start. Raises
+        what concerns the whole destination."""
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         """A table stops at `position` without any doing of the destination's: what follows waits for it."""

@@ -1,18 +1,26 @@
-"""Work for a destination, done by Spark's tasks or by the driver itself."""
+"""Work for a destination, done by Spark's tasks or by the driver itself.
+
+An error of ours comes off an executor as a value (`outcome`): of one that is raised there Spark makes a text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import pyarrow as pa
 
 from penstock.destinations.protocol import TableChanges
 from penstock.model.errors import PenstockError
 from penstock.spark.tasks import explained
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Work = TypeVar("Work")
+Result = TypeVar("Result")
 
 FEW_ROWS = 2_000
 SMALL_BYTES = 1_000_000
@@ -29,24 +37,67 @@ class Workers:
         master = str(self._spark.sparkContext.master)
         return master.startswith("local") and not master.startswith("local-cluster")
 
-    def ask(self, function: Callable[[Work], Any], work: Sequence[Work], *, here: bool) -> list[Any]:
-        """A task for each piece of work, or, where tasks would cost more than the work, here and now. What
-        each of them says; an error is said, not raised."""
+    def outcomes(
+        self, function: Callable[[Work], Result], work: Sequence[Work], *, here: bool
+    ) -> list[Result | PenstockError]:
+        """Do each piece of work in a task, or, where tasks would cost more than the work, here and now.
+        Return the result of each, or its error."""
+        each = partial(outcome, function)
         if here or not work:
-            return [function(one) for one in work]
+            return [each(one) for one in work]
         with explained():
-            return self._spark.sparkContext.parallelize(work, len(work)).map(function).collect()
+            return self._spark.sparkContext.parallelize(work, len(work)).map(each).collect()
 
-    def do(self, function: Callable[[Work], Any], work: Sequence[Work], *, here: bool) -> list[Any]:
-        """The same; the first error among what they say is raised."""
-        return raise_first(self.ask(function, work, here=here))
+    def results(
+        self, function: Callable[[Work], Result], work: Sequence[Work], *, here: bool
+    ) -> list[Result]:
+        """Do the same, and raise the first error."""
+        return raise_first(self.outcomes(function, work, here=here))
 
 
-def raise_first(said: list[Any]) -> list[Any]:
-    for one in said:
+def outcome(function: Callable[[Work], Result], work: Work) -> Result | PenstockError:
+    """Return the error instead of raising it."""
+    try:
+        return function(work)
+    except PenstockError as error:
+        return error
+
+
+def raise_first(outcomes: Sequence[Result | PenstockError]) -> list[Result]:
+    for one in outcomes:
         if isinstance(one, PenstockError):
             raise one
-    return said
+    return [one for one in outcomes if not isinstance(one, PenstockError)]
+
+
+Partition = tuple[int, Iterator[pa.RecordBatch]]
+"""Its number, and its rows, every column as text."""
+
+
+def partition_results(rows: DataFrame, write: Callable[[Partition], Result]) -> list[Result]:
+    """Have a task write each partition of rows that Spark made. Raises the first error.
+
+    Columns go by their place: Spark would look for some names (a dot, a backtick) in vain.
+    """
+    rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
+    with explained():
+        found = rows.mapInArrow(partial(_write_partition, write), "outcome binary").collect()
+    return raise_first([cast("Result | PenstockError", pickle.loads(one)) for (one,) in found])
+
+
+def _write_partition(
+    write: Callable[[Partition], Result], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs on executors."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    number = context.partitionId() if context is not None else 0
+    texts = (
+        pa.record_batch([column.cast(pa.string()) for column in batch.columns], batch.schema.names)
+        for batch in batches
+    )
+    yield pa.record_batch({"outcome": pa.array([pickle.dumps(outcome(write, (number, texts)))], pa.binary())})
 
 
 def are_few(changes: Sequence[TableChanges]) -> bool:

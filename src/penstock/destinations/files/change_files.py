@@ -50,7 +50,7 @@ class WrittenChanges:
     end: Lsn
 
 
-def write_changes(job: ChangesFile) -> WrittenChanges | PenstockError | None:
+def write_changes(job: ChangesFile) -> WrittenChanges | None:
     """None if there is no change to write. Runs on executors."""
     try:
         lines = ChangeLines(job.changes, job.run)
@@ -60,7 +60,7 @@ def write_changes(job: ChangesFile) -> WrittenChanges | PenstockError | None:
             return None
         file = job.storage.write(job.path, job.compression.compressed(chain([first], blocks)))
     except PenstockError as error:
-        return error.at(table=job.run.delivery.table.name)
+        raise error.at(table=job.run.delivery.table.name) from None
     assert lines.first is not None
     assert lines.last is not None
     return WrittenChanges(file, lines.rows, lines.first, lines.last)
@@ -97,19 +97,24 @@ class Writer:
                 one for changes in tables for one in self._plan(records, connection, changes, recorded)
             ]
         records.drafts.update(one.job.folder for one in planned)
-        said = self.workers.ask(write_changes, [one.job for one in planned], here=are_few(tables))
-        pairs = list(zip(planned, said, strict=True))
-        failed = {one.table: told for one, told in pairs if isinstance(told, PenstockError)}
+        outcomes = self.workers.outcomes(write_changes, [one.job for one in planned], here=are_few(tables))
+        pairs = list(zip(planned, outcomes, strict=True))
+        failed = {one.table: outcome for one, outcome in pairs if isinstance(outcome, PenstockError)}
         try:
             raise_first([error for error in failed.values() if error.scope is not Scope.TABLE])
             entries = [
-                entry for one, told in pairs if one.table not in failed for entry in self._entries(one, told)
+                entry
+                for one, outcome in pairs
+                if one.table not in failed and not isinstance(outcome, PenstockError)
+                for entry in self._entries(one, outcome)
             ]
         except PenstockError:
             with suppress(PenstockError):  # what stays is removed before the next attempt
                 cleanup.remove_folders(self.storage, [one.job.folder for one in planned])
             raise
-        records.drafts.difference_update(one.job.folder for one, told in pairs if not (told or one.told))
+        records.drafts.difference_update(
+            one.job.folder for one, outcome in pairs if not (outcome or one.told)
+        )
         return entries, failed
 
     def folder(

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import structlog
 
-from penstock.destinations import ledger
 from penstock.destinations.files import unfinished_copies
 from penstock.destinations.files.layout import Layout
 from penstock.destinations.files.source_records import SourceRecords
@@ -21,9 +20,10 @@ def sweep(storage: Storage, layout: Layout, records: SourceRecords) -> None:
     table's first copy, than its own. Of a table of which there is neither all is left alone: what is there
     may be from before our time."""
     with records.transaction() as connection:
-        ledger.lock(connection, records.stream)  # a commit of a process that was killed may be on its way
+        ledger = records.ledger(connection)
+        ledger.lock()  # a commit of a process that was killed may be on its way
         kept = set(unfinished_copies.folders(connection, records.stream))
-        tables = map(TableName.parse, ledger.names(connection, records.stream).values())
+        tables = map(TableName.parse, ledger.names().values())
         newest = [(table, records.registry.last(connection, table).batch) for table in tables]
     registered = [layout.folder(records.stream.source, table, batch) for table, batch in newest if batch]
     beyond = {_above(folder): folder for folder in [*sorted(kept), *registered]}
@@ -45,7 +45,7 @@ def remove_drafts(storage: Storage, records: SourceRecords) -> None:
         return
     shown = {storage.shown(folder): folder for folder in records.drafts}
     with records.transaction() as connection:
-        ledger.lock(connection, records.stream)
+        records.ledger(connection).lock()
         left = records.registry.without_files(connection, list(shown))
     remove_folders(storage, [shown[folder] for folder in left])
     records.drafts.clear()

@@ -7,27 +7,18 @@ bytes goes through the driver, which puts them together and takes their SHA-256.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from penstock.changes.csv_text import csv_line, csv_text
 from penstock.destinations.files.compression import Compression
 from penstock.destinations.files.storage import Storage, Written
-from penstock.model.errors import PenstockError
+from penstock.destinations.work import Partition
 from penstock.postgres.snapshot import CopyRange, copy_out
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 PARTS = ".parts"
-
-Told: TypeAlias = tuple[int, int] | PenstockError
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +65,15 @@ class ExportPart:
         return f"ExportPart({self.sheet.folder}, {self.number})"
 
 
-def export_part(part: ExportPart) -> Told:
+def export_part(part: ExportPart) -> tuple[int, int]:
     """Runs on executors."""
-    try:
-        return part.sheet.write(part.number, copy_out(part.conninfo, part.snapshot, part.range, "csv"))
-    except PenstockError as error:
-        return error
+    return part.sheet.write(part.number, copy_out(part.conninfo, part.snapshot, part.range, "csv"))
 
 
-def export_rows(sheet: Sheet, rows: DataFrame) -> list[Told]:
-    """Rows that Spark made, every column as text: each partition is a part. What its tasks tell."""
-    rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
-    told = rows.mapInArrow(partial(_export_partition, sheet), "told binary").collect()
-    return [pickle.loads(one) for (one,) in told]
-
-
-def _export_partition(sheet: Sheet, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs on executors."""
-    context = TaskContext.get()
-    told: Told
-    try:
-        told = sheet.write(context.partitionId() if context is not None else 0, _lines(batches))
-    except PenstockError as error:
-        told = error
-    yield pa.record_batch({"told": pa.array([pickle.dumps(told)], pa.binary())})
+def export_partition(sheet: Sheet, partition: Partition) -> tuple[int, int]:
+    """Rows that Spark made: each partition is a part. Runs on executors."""
+    number, batches = partition
+    return sheet.write(number, _lines(batches))
 
 
 def _lines(batches: Iterator[pa.RecordBatch]) -> Generator[memoryview, None, int]:
@@ -105,5 +81,5 @@ def _lines(batches: Iterator[pa.RecordBatch]) -> Generator[memoryview, None, int
     for batch in batches:
         if len(batch):
             rows += len(batch)
-            yield from csv_text([column.cast(pa.string()) for column in batch.columns])
+            yield from csv_text(batch.columns)
     return rows

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 import psycopg
 
-from penstock.destinations import ledger
+from penstock.destinations import sql_ledger
 from penstock.destinations.files.registry import FileEntry, Registry
-from penstock.destinations.ledger import StreamId
+from penstock.destinations.ledger import Ledger, StreamId
+from penstock.destinations.sql_ledger import SqlLedger
 from penstock.model import Lsn, TableName
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect, explain
@@ -33,8 +34,11 @@ class SourceRecords:
 
     def open(self) -> None:
         with self.transaction() as connection:
-            ledger.create(connection)
+            sql_ledger.create(connection)
             self.registry.create(connection)
+
+    def ledger(self, connection: Connection) -> Ledger:
+        return SqlLedger(connection, self.stream)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

@@ -12,18 +12,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from penstock.config import Config, DestinationConfig
-from penstock.destinations import ledger
+from penstock.destinations import ledger, sql_ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files import schema_yml, unfinished_copies
 from penstock.destinations.files.change_files import Writer
 from penstock.destinations.files.cleanup import expire, sweep
 from penstock.destinations.files.compression import Compression
-from penstock.destinations.files.full_copy import ExportPart, Sheet, export_part, export_rows
+from penstock.destinations.files.full_copy import ExportPart, Sheet, export_part, export_partition
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
@@ -33,8 +34,8 @@ from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.unfinished_copies import FinishedCopy
 from penstock.destinations.ledger import Known, StreamId
-from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
-from penstock.destinations.work import SMALL_BYTES, Workers, raise_first
+from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.work import SMALL_BYTES, Workers, partition_results
 from penstock.model import ZERO, Lsn, TableId, TableName
 from penstock.model.errors import DestinationWentBack, PenstockError
 from penstock.postgres import catalog
@@ -97,18 +98,17 @@ class FilesTarget:
 
     def _position(self, records: SourceRecords) -> Lsn | None:
         with records.transaction() as connection:
-            return ledger.position(connection, records.stream)
+            return records.ledger(connection).position()
 
     def begin(self, source: str, position: Lsn) -> None:
         records = self._records[source]
         with records.transaction() as connection:
-            ledger.lock(connection, records.stream)
-            ledger.move(connection, records.stream, position, None)
+            ledger.begin(records.ledger(connection), position)
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         records = self._records[source]
         with records.transaction() as connection:
-            return ledger.recorded(connection, records.stream)
+            return ledger.recorded(records.ledger(connection))
 
     # Full copies
 
@@ -138,16 +138,16 @@ class FilesTarget:
         compression = Compression(given.algorithm, given.full)
         sheet = Sheet(self._storage, folder, compression, copy.delivery.table.column_names)
         if copy.rows is not None:
-            told = raise_first(export_rows(sheet, copy.rows))
+            written = partition_results(copy.rows, partial(export_partition, sheet))
         else:
             parts = [
                 ExportPart(sheet, number, copy.conninfo, copy.snapshot, part)
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            told = self._writer.workers.do(export_part, parts, here=small)
-        rows = sum(count for _, count in told)
-        data = sheet.finish(f"{FULL}.csv{compression.suffix}", (number for number, _ in told))
+            written = self._writer.workers.results(export_part, parts, here=small)
+        rows = sum(count for _, count in written)
+        data = sheet.finish(f"{FULL}.csv{compression.suffix}", (number for number, _ in written))
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
@@ -165,8 +165,8 @@ class FilesTarget:
         delivery = changes.delivery
         records, table = self._records[delivery.source], delivery.table.name
         with records.transaction() as connection:
-            stands = ledger.position(connection, records.stream)
-            known = ledger.known(connection, records.stream, delivery.id).get(delivery.id)
+            stands = records.ledger(connection).position()
+            known = records.ledger(connection).known(delivery.id).get(delivery.id)
             if copy is not None:
                 records.registry.look_again(connection, table, unfinished_copies.batch(connection, copy))
         if ledger.is_done(known, stands, copy, delivery.table.version, position):
@@ -178,8 +178,9 @@ class FilesTarget:
         for error in failed.values():
             raise error
         with records.transaction() as connection:
-            stands = ledger.lock(connection, records.stream)
-            known = ledger.known(connection, records.stream, delivery.id).get(delivery.id)
+            kept = records.ledger(connection)
+            stands = kept.lock()
+            known = kept.known(delivery.id).get(delivery.id)
             if ledger.is_done(known, stands, copy, delivery.table.version, position):
                 return  # an attempt before, whose commit was on its way
             entries = delta
@@ -191,27 +192,31 @@ class FilesTarget:
             own = position if stands != position else None
             copied = copy or (known.copy if known else "")
             now = Known(copied, delivery.table.version, own, None, made=True)
-            ledger.record(connection, records.stream, delivery, now)
+            kept.record(delivery, now)
             records.registry.state(connection, delivery.table, "streaming", position)
         records.registered(delta, ends)
 
     # The stream
 
-    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+    def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
         records = self._records[batch.source]
         reached = self._position(records)
         if reached is not None and reached >= batch.end:
-            return self._stopped_before(records, batch)
+            with records.transaction() as connection:
+                return ledger.stopped_before(records.ledger(connection).known(), batch.tables)
         self._refuse_if_behind(records, reached, batch.start)
         entries, failed = self._writer.write(batch.tables, records, batch.ddl)
         with records.transaction() as connection:
-            reached = ledger.lock(connection, records.stream)
-            known = ledger.known(connection, records.stream)
+            kept = records.ledger(connection)
+            reached = kept.lock()
+            known = kept.known()
             if reached is not None and reached >= batch.end:
-                return _stopped(known, batch)  # by an attempt before, whose commit was on its way
+                return ledger.stopped_before(
+                    known, batch.tables
+                )  # by an attempt before, whose commit was on its way
             ends = self._register(records, connection, entries)
             if batch.markers or batch.refused_markers:
-                names = ledger.names(connection, records.stream)
+                names = kept.names()
                 self.reloads.log(records).note(connection, batch.markers, names)
                 self.reloads.log(records).refuse(connection, batch.refused_markers, names)
             for changes in batch.tables:
@@ -220,20 +225,14 @@ class FilesTarget:
                 now = Known(copy, delivery.table.version, None, None, made=True)
                 if error is not None:
                     now = Known(copy, known[delivery.id].version, batch.start, error, made=True)
-                ledger.record(connection, records.stream, delivery, now)
+                kept.record(delivery, now)
                 mode = "streaming" if error is None else "stopped"
                 records.registry.state(connection, delivery.table, mode, ends.get(delivery.table.name))
-            ledger.move(connection, records.stream, batch.end, batch.complete_through)
+            kept.move(batch.end, batch.complete_through)
             records.registry.complete(connection, batch.complete_through)
         records.registered(entries, ends)
         self._clean_up(records)
-        return list(failed.items())
-
-    def _stopped_before(
-        self, records: SourceRecords, batch: ChangeBatch
-    ) -> list[tuple[TableId, PenstockError]]:
-        with records.transaction() as connection:
-            return _stopped(ledger.known(connection, records.stream), batch)
+        return [Stopped(*one) for one in failed.items()]
 
     def _refuse_if_behind(self, records: SourceRecords, stands: Lsn | None, start: Lsn) -> None:
         """The files that are not in the registry any more are looked for when the stream begins again."""
@@ -263,14 +262,14 @@ class FilesTarget:
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         records = self._records[source]
         with records.transaction() as connection:
-            ledger.hold(connection, records.stream, table, position, why)
+            records.ledger(connection).hold(table, position, why)
             records.registry.stop(connection, table)
 
     def forget(self, source: str, table: TableId) -> None:
         records = self._records[source]
         with records.transaction() as connection:
             unfinished_copies.abandon(connection, records.stream, table, self._storage)
-            ledger.forget(connection, records.stream, table)
+            records.ledger(connection).forget(table)
             self.reloads.log(records).forget(connection, table)
             records.registry.forget(connection, table)
 
@@ -278,9 +277,9 @@ class FilesTarget:
         """Files stay, and with them `file_log`, which says where they are."""
         for records in self._records.values():
             with records.transaction() as connection:
-                ledger.create(connection)
+                sql_ledger.create(connection)
                 unfinished_copies.drop(connection, records.stream)
-                ledger.erase(connection, records.stream)
+                records.ledger(connection).erase()
                 records.registry.erase(connection)
         self._storage.remove_if_possible([OWNER])
         self.close()
@@ -288,12 +287,6 @@ class FilesTarget:
     def close(self) -> None:
         for records in self._records.values():
             records.close()
-
-
-def _stopped(known: Mapping[TableId, Known], batch: ChangeBatch) -> list[tuple[TableId, PenstockError]]:
-    """What an earlier attempt at the batch, whose answer was lost, had to tell."""
-    tables = [(changes.delivery.id, known.get(changes.delivery.id)) for changes in batch.tables]
-    return [(id, table.error) for id, table in tables if table is not None and table.error is not None]
 
 
 def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[FileEntry]:

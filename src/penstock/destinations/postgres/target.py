@@ -3,29 +3,30 @@
 The driver plans; rows are read and written by Spark's tasks (`write/tasks.py`, `copy/table_copy.py`), or by
 the driver itself where a task would be but a detour: for few rows, and for a single task on the driver's own
 machine. How far things came is remembered in the destination's database, in the transactions that write the
-data (`destinations/ledger.py`).
+data (`destinations/sql_ledger.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.config import DestinationConfig
 from penstock.config.tables import is_for_many
-from penstock.destinations import ledger
+from penstock.destinations import ledger, sql_ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.postgres.write import tasks
-from penstock.destinations.protocol import Recorded, TableChanges, TableCopy, Traits
-from penstock.destinations.work import SMALL_BYTES, Workers, are_few, raise_first
+from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.sql_ledger import SqlLedger
+from penstock.destinations.work import SMALL_BYTES, Workers, are_few, partition_results
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import PenstockError
-from penstock.spark.tasks import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,21 +61,19 @@ class PostgresTarget:
     def open(self, spark: SparkSession) -> None:
         self._workers = Workers(spark)
         with self._endpoint.session() as connection:
-            ledger.create(connection)
+            sql_ledger.create(connection)
 
     def position(self, source: str) -> Lsn | None:
         with self._endpoint.session() as connection:
-            return ledger.position(connection, self._endpoint.stream(source))
+            return SqlLedger(connection, self._endpoint.stream(source)).position()
 
     def begin(self, source: str, position: Lsn) -> None:
-        stream = self._endpoint.stream(source)
         with self._endpoint.session() as connection:
-            ledger.lock(connection, stream)
-            ledger.move(connection, stream, position, None)
+            ledger.begin(SqlLedger(connection, self._endpoint.stream(source)), position)
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         with self._endpoint.session() as connection:
-            return ledger.recorded(connection, self._endpoint.stream(source))
+            return ledger.recorded(SqlLedger(connection, self._endpoint.stream(source)))
 
     def copy_table(self, copy: TableCopy) -> int:
         endpoint, table = self._endpoint, copy.delivery.table.name
@@ -82,9 +81,7 @@ class PostgresTarget:
             target = table_copy.begin(connection, endpoint, copy)
             format = table_copy.format_for(connection, target)
         if copy.rows is not None:
-            with explained():
-                told = table_copy.copy_rows(endpoint, copy.id, target, copy.rows)
-            raise_first(told)
+            partition_results(copy.rows, partial(table_copy.copy_partition, endpoint, copy.id, target))
         else:
             parts = [
                 table_copy.CopyPart(
@@ -93,32 +90,33 @@ class PostgresTarget:
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            self._workers.do(table_copy.copy_part, parts, here=small)
+            self._workers.results(table_copy.copy_part, parts, here=small)
         with endpoint.session() as connection, about(table):
             return table_copy.finish(connection, target, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         work = [tasks.Handover(self._endpoint, copy, changes, position)]
-        self._workers.do(tasks.hand_over, work, here=are_few([changes]))
+        self._workers.results(tasks.hand_over, work, here=are_few([changes]))
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
         work = [tasks.Handover(self._endpoint, None, changes, position)]
-        self._workers.do(tasks.hand_over, work, here=are_few([changes]))
+        self._workers.results(tasks.hand_over, work, here=are_few([changes]))
 
-    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+    def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
+        stopped: Sequence[Stopped]
         if self._by_table or not batch.tables:
             stopped = self._write_tables(batch)
         else:
             changes = replace(batch, spark=None, messages=())
             work = [tasks.BatchWork(self._endpoint, changes)]
             here = self._workers.are_local or are_few(batch.tables)
-            (stopped,) = self._workers.do(tasks.write_batch, work, here=here)
-        return [(one.table, one.error) for one in stopped]
+            (stopped,) = self._workers.results(tasks.write_batch, work, here=here)
+        return stopped
 
-    def _write_tables(self, batch: ChangeBatch) -> list[tasks.Stopped]:
+    def _write_tables(self, batch: ChangeBatch) -> Sequence[Stopped]:
         endpoint = self._endpoint
         work = [tasks.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._workers.do(tasks.write_table, work, here=are_few(batch.tables))
+        outcomes = self._workers.results(tasks.write_table, work, here=are_few(batch.tables))
         tasks.move_on(endpoint, batch)
         return [outcome for outcome in outcomes if outcome is not None]
 
@@ -126,20 +124,20 @@ class PostgresTarget:
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         with self._endpoint.session() as connection:
-            ledger.hold(connection, self._endpoint.stream(source), table, position, why)
+            SqlLedger(connection, self._endpoint.stream(source)).hold(table, position, why)
 
     def forget(self, source: str, table: TableId) -> None:
         stream = self._endpoint.stream(source)
         with self._endpoint.session() as connection:
             table_copy.drop(connection, stream, table)
-            ledger.forget(connection, stream, table)
+            SqlLedger(connection, stream).forget(table)
 
     def tear_down(self) -> None:
         with self._endpoint.session() as connection:
-            ledger.create(connection)
+            sql_ledger.create(connection)
             for stream in map(self._endpoint.stream, self._sources):
                 table_copy.drop(connection, stream)
-                ledger.erase(connection, stream)
+                SqlLedger(connection, stream).erase()
         self.close()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.protocol import Destination, Recorded, TableChanges, TableCopy, Traits
+from penstock.destinations.protocol import Destination, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import DestinationFailed, PenstockError, Scope
 from penstock.model.secrets import without_secrets
@@ -65,9 +65,9 @@ class CustomTarget:
             ):
                 raise error
 
-    def write(self, batch: ChangeBatch) -> Sequence[tuple[TableId, PenstockError]]:
+    def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
         """Where the changes of a table cannot be read, the batch comes once more, without that table."""
-        stopped: list[tuple[TableId, PenstockError]] = []
+        stopped: list[Stopped] = []
         while batch.tables or batch.messages:
             try:
                 with self._in_its_code():
@@ -77,7 +77,7 @@ class CustomTarget:
                 refused = [one for one in batch.tables if one.delivery.table.name == error.where.get("table")]
                 if error.scope is not Scope.TABLE or not refused:
                     raise
-                stopped += [(one.delivery.id, error) for one in refused]
+                stopped += [Stopped(one.delivery.id, error) for one in refused]
                 batch = replace(batch, tables=tuple(one for one in batch.tables if one not in refused))
         return stopped
 

@@ -16,19 +16,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-import pyarrow as pa
 from psycopg import sql
-from pyspark import TaskContext
 
 from penstock.changes.copy_text import copy_text
-from penstock.destinations import ledger
+from penstock.destinations.ledger import StreamId
 from penstock.destinations.postgres.copy.replace_rows import replace_rows
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, is_of_a_row
@@ -47,13 +43,15 @@ from penstock.destinations.postgres.table.trust import (
 from penstock.destinations.postgres.write.refused_row import refused_in_copy
 from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
+from penstock.destinations.sql_ledger import SqlLedger, lock_target
+from penstock.destinations.work import Partition
 from penstock.model import TableName, TableSchema
-from penstock.model.errors import PenstockError, SnapshotLost
+from penstock.model.errors import SnapshotLost
 from penstock.postgres.connection import Connection
 from penstock.postgres.snapshot import CopyRange, copy_out
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 SCHEMA = "penstock"
 
@@ -83,7 +81,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Target
     """The table to copy into. What earlier attempts at a copy of the same source's table left is removed."""
     target = endpoint.target(copy.delivery)
     stream = endpoint.stream(copy.delivery.source)
-    known = ledger.known(connection, stream, copy.delivery.id).get(copy.delivery.id)
+    known = SqlLedger(connection, stream).known(copy.delivery.id).get(copy.delivery.id)
     drop(connection, stream, copy.delivery.id)
     check_free(connection, endpoint, copy.delivery)
     aside = set_aside(target, copy.id)
@@ -123,7 +121,7 @@ def format_for(connection: Connection, aside: TargetTable) -> str:
     return "binary" if same else "text"
 
 
-def drop(connection: Connection, stream: ledger.StreamId, table: int | None = None) -> None:
+def drop(connection: Connection, stream: StreamId, table: int | None = None) -> None:
     """Copies of a table, or of all, that were not handed over."""
     rows = connection.execute(
         """
@@ -140,50 +138,26 @@ def drop(connection: Connection, stream: ledger.StreamId, table: int | None = No
         connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(SCHEMA, name)))
 
 
-def copy_part(part: CopyPart) -> PenstockError | None:
+def copy_part(part: CopyPart) -> None:
     """Runs on executors."""
     blocks = copy_out(part.conninfo, part.snapshot, part.range, part.format)
-    try:
-        with part.endpoint.session() as connection, about(part.into.delivery.table.name):
-            try:
-                with connection.transaction():
-                    write_part(connection, part.copy, part.into, (part.number, blocks), part.format)
-            except psycopg.Error as error:
-                if not is_of_a_row(error):
-                    raise
-                again = copy_out(part.conninfo, part.snapshot, part.range)
-                raise refused_in_copy(connection, part.into, error, again) from None
-    except PenstockError as error:
-        return error
-    return None
+    with part.endpoint.session() as connection, about(part.into.delivery.table.name):
+        try:
+            with connection.transaction():
+                write_part(connection, part.copy, part.into, (part.number, blocks), part.format)
+        except psycopg.Error as error:
+            if not is_of_a_row(error):
+                raise
+            again = copy_out(part.conninfo, part.snapshot, part.range)
+            raise refused_in_copy(connection, part.into, error, again) from None
 
 
-def copy_rows(endpoint: Endpoint, copy: str, into: TargetTable, rows: DataFrame) -> list[PenstockError]:
-    """Rows that Spark made, every column as text: each partition is a part. The errors of its tasks.
-
-    Columns go by their place: Spark would look for some names (a dot, a backtick) in vain.
-    """
-    rows = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
-    told = rows.mapInArrow(partial(_copy_partition, endpoint, copy, into), "error binary").collect()
-    return [pickle.loads(error) for (error,) in told]
-
-
-def _copy_partition(
-    endpoint: Endpoint, copy: str, into: TargetTable, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Runs on executors."""
-    context = TaskContext.get()
-    number = context.partitionId() if context is not None else 0
-    try:
-        with endpoint.session() as connection, about(into.delivery.table.name):
-            write_part(connection, copy, into, (number, _blocks(batches)))
-    except PenstockError as error:
-        yield pa.record_batch({"error": pa.array([pickle.dumps(error)], pa.binary())})
-
-
-def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[memoryview]:
-    for batch in batches:
-        yield from copy_text([column.cast(pa.string()) for column in batch.columns])
+def copy_partition(endpoint: Endpoint, copy: str, into: TargetTable, partition: Partition) -> None:
+    """Rows that Spark made: each partition is a part. Runs on executors."""
+    number, batches = partition
+    blocks = (block for batch in batches for block in copy_text(batch.columns))
+    with endpoint.session() as connection, about(into.delivery.table.name):
+        write_part(connection, copy, into, (number, blocks))
 
 
 def write_part(
@@ -242,7 +216,7 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
     target = endpoint.target(_delivery(source, document))
     target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
     aside = set_aside(target, copy)
-    ledger.lock_target(connection, target.name)
+    lock_target(connection, target.name)
     check_free(connection, endpoint, target.delivery)
     if becomes_target(connection, target):
         _rename(connection, aside, target)

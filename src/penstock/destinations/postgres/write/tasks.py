@@ -8,21 +8,17 @@
     5. Commit.
 
 A crash anywhere before the commit's end leaves nothing of it; after it, step 2 finds it all done.
-
-Errors come back as values: Spark would make text of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import psycopg
 
-from penstock.destinations import ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.ledger import Known
+from penstock.destinations.ledger import Known, Ledger, is_done, refuse_if_behind, stood, stopped_before
 from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, of_table
@@ -30,12 +26,11 @@ from penstock.destinations.postgres.table import definition
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.postgres.table.trust import UNWRITTEN, check_free, check_rows
 from penstock.destinations.postgres.write.apply import FollowedSchema, apply_changes
-from penstock.destinations.protocol import TableChanges
-from penstock.model import ZERO, Lsn, TableId
+from penstock.destinations.protocol import Delivery, Stopped, TableChanges
+from penstock.destinations.sql_ledger import SqlLedger
+from penstock.model import ZERO, Lsn
 from penstock.model.errors import PenstockError, Scope
 from penstock.postgres.connection import Connection
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,62 +61,38 @@ class Handover:
     position: Lsn
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """A table that could not be written."""
-
-    table: TableId
-    error: PenstockError
-
-
-def told(work: Callable[[], Result]) -> Result | PenstockError:
-    """The result, or the error as a value."""
-    try:
-        return work()
-    except PenstockError as error:
-        return error
-
-
-def write_batch(batch: BatchWork) -> Sequence[Stopped] | PenstockError:
-    return told(lambda: _write_batch(batch))
-
-
-def _write_batch(batch: BatchWork) -> Sequence[Stopped]:
+def write_batch(batch: BatchWork) -> Sequence[Stopped]:
     endpoint, changes = batch.endpoint, batch.changes
-    stream = endpoint.stream(changes.source)
     with endpoint.session() as connection:
-        stands = ledger.lock(connection, stream)
-        known = ledger.known(connection, stream)
+        ledger = SqlLedger(connection, endpoint.stream(changes.source))
+        stands = ledger.lock()
+        known = ledger.known()
         if stands is not None and stands >= changes.end:
             return stopped_before(known, changes.tables)
-        ledger.refuse_if_behind(stands, changes.start)
+        refuse_if_behind(stands, changes.start)
         assert stands is not None
         writer = TableWriter(connection, endpoint, stands)
         outcomes = [writer.write(table, known.get(table.delivery.id)) for table in changes.tables]
-        ledger.move(connection, stream, changes.end, changes.complete_through)
+        ledger.move(changes.end, changes.complete_through)
     return [outcome for outcome in outcomes if outcome is not None]
 
 
-def write_table(batch: TableBatch) -> Stopped | PenstockError | None:
+def write_table(batch: TableBatch) -> Stopped | None:
     """The table is then at the batch's end, ahead of its stream, until `move_on`."""
-    return told(lambda: _write_table(batch))
-
-
-def _write_table(batch: TableBatch) -> Stopped | None:
     endpoint, delivery = batch.endpoint, batch.changes.delivery
-    stream = endpoint.stream(delivery.source)
     with endpoint.session() as connection:
-        ledger.lock_table(connection, stream, delivery.id)
+        ledger = SqlLedger(connection, endpoint.stream(delivery.source))
+        ledger.lock_table(delivery.id)
         # In this order: another attempt's `move_on` may commit in between. It moves the stream and lets its
         # tables stand where that does; a table that is seen so must not be taken to stand where it stood.
-        known = ledger.known(connection, stream, delivery.id)
-        stands = ledger.position(connection, stream)
+        known = ledger.known(delivery.id)
+        stands = ledger.position()
         found = known.get(delivery.id)
         if stands is not None and stands >= batch.end:
             return next(iter(stopped_before(known, [batch.changes])), None)
         if found is not None and found.position is not None and found.position >= batch.end:
             return None
-        ledger.refuse_if_behind(stands, batch.start)
+        refuse_if_behind(stands, batch.start)
         assert stands is not None
         writer = TableWriter(connection, endpoint, stands, batch.end)
         return writer.write(batch.changes, found)
@@ -129,18 +100,12 @@ def _write_table(batch: TableBatch) -> Stopped | None:
 
 def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
     """Every table of the batch was written, or is recorded as stopped: the stream stands at its end."""
-    stream = endpoint.stream(batch.source)
     with endpoint.session() as connection:
-        stands = ledger.lock(connection, stream)
-        ledger.refuse_if_behind(stands, batch.start)
+        ledger = SqlLedger(connection, endpoint.stream(batch.source))
+        stands = ledger.lock()
+        refuse_if_behind(stands, batch.start)
         if stands is None or stands <= batch.end:
-            ledger.move(connection, stream, batch.end, batch.complete_through)
-
-
-def stopped_before(known: dict[TableId, Known], changes: Sequence[TableChanges]) -> list[Stopped]:
-    """What an earlier attempt at the batch, whose answer was lost, had to tell."""
-    found = [(table.delivery.id, known.get(table.delivery.id)) for table in changes]
-    return [Stopped(id, table.error) for id, table in found if table is not None and table.error is not None]
+            ledger.move(batch.end, batch.complete_through)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +140,11 @@ class TableWriter:
         error.at(table=delivery.table.name)
         before = known or Known(copy="", version=UNWRITTEN, position=None, error=None, made=False)
         record = replace(before, position=meant.start, error=error)
-        ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, record)
+        self._ledger(delivery).record(delivery, record)
         return Stopped(delivery.id, error)
+
+    def _ledger(self, delivery: Delivery) -> Ledger:
+        return SqlLedger(self.connection, self.endpoint.stream(delivery.source))
 
     def _apply(self, changes: TableChanges, known: Known | None) -> Known:
         delivery, first = changes.delivery, changes.runs[0].delivery
@@ -184,7 +152,7 @@ class TableWriter:
         apply_changes(self.connection, self.endpoint.target(first, ours=made), changes, before)
         now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, made)
         if now != known:
-            ledger.record(self.connection, self.endpoint.stream(delivery.source), delivery, now)
+            self._ledger(delivery).record(delivery, now)
         return now
 
 
@@ -207,22 +175,18 @@ def find_or_make(
     return True, before
 
 
-def hand_over(work: Handover) -> PenstockError | None:
-    return told(lambda: _hand_over(work))
-
-
-def _hand_over(work: Handover) -> None:
+def hand_over(work: Handover) -> None:
     endpoint, delivery = work.endpoint, work.changes.delivery
-    stream = endpoint.stream(delivery.source)
     with endpoint.session() as connection:
-        stands = ledger.lock(connection, stream)
-        ledger.lock_table(connection, stream, delivery.id)
-        known = ledger.known(connection, stream, delivery.id).get(delivery.id)
-        if ledger.is_done(known, stands, work.copy, delivery.table.version, work.position):
+        ledger = SqlLedger(connection, endpoint.stream(delivery.source))
+        stands = ledger.lock()
+        ledger.lock_table(delivery.id)
+        known = ledger.known(delivery.id).get(delivery.id)
+        if is_done(known, stands, work.copy, delivery.table.version, work.position):
             return
-        ledger.refuse_if_behind(stands, ZERO)
+        refuse_if_behind(stands, ZERO)
         if work.copy is None:
-            ledger.refuse_if_behind(ledger.stood(known, stands), work.changes.start)
+            refuse_if_behind(stood(known, stands), work.changes.start)
         changes, first = work.changes, work.changes.runs[0].delivery
         copy = work.copy or (known.copy if known else "")
         with about(delivery.table.name):
@@ -237,4 +201,4 @@ def _hand_over(work: Handover) -> None:
             apply_changes(connection, endpoint.target(first, ours=made), changes, before)
         own = work.position if stands != work.position else None
         now = Known(copy, delivery.table.version, own, None, made)
-        ledger.record(connection, stream, delivery, now)
+        ledger.record(delivery, now)
