@@ -49,7 +49,7 @@ def wait_for(spool: Path, database: Database) -> None:
     eventually(lambda: (manifest.position(spool) or Lsn(0)) > Lsn.parse(end), seconds=120)
 
 
-@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("streaming", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_of_a_large_row_no_more_copies_are_held_than_must_be(
     database: Database, tmp_path: Path, streaming: bool
 ) -> None:

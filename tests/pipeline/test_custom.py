@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -65,20 +63,29 @@ def test_transformed_rows_of_a_copy_have_the_types_of_their_columns(
     assert Memory.of(key).copies[TableName("public", "t")].to_pylist() == [copied]
 
 
-def test_the_example_of_ten_lines_works(source: Database, tmp_path: Path) -> None:
+def test_the_example_of_ten_lines_works(
+    spark: SparkSession,
+    source: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     source.execute("create table t (id integer primary key)", "insert into t values (1), (2)")
     given = {"name": "print", "type": "python", "class": "print_changes.PrintChanges"}
-    file = configuration(tmp_path, source, given)
-    done = subprocess.run(
-        [sys.executable, "-c", "from penstock.cli import main; main()", "run", file, "--once"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=EXAMPLES,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "public.t: 2 rows" in done.stdout
+    monkeypatch.chdir(EXAMPLES)
+    with running(configuration(tmp_path, source, given), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t")
+        source.execute("insert into t values (3)")
+        printed = ""
+
+        def is_printed() -> bool:
+            nonlocal printed
+            printed += capsys.readouterr().out
+            return "Commit(" in printed
+
+        pipeline.until(is_printed)
+    assert "public.t: a full copy follows\npublic.t: 2 rows\n" in printed
+    assert "table_row=('3',)" in printed
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from tests.pipeline.delivered import KINDS
 from tests.pipeline.faults import Died, Point, Way
 from tests.pipeline.stepping import Bed, Process
 
-PARTS = {"postgres": (2, [0, 1]), "files": (4, [0])}
-"""Into how many parts the points are divided, and which of them a run of all tests takes."""
+PARTS = {"postgres": 2, "files": 4}
+"""Into how many parts the points are divided. The first is always run, the others with what is slow."""
 ROUNDS = 200
 """Enough for everything that a step takes, faults included."""
 
@@ -242,10 +242,16 @@ def number(point: Point) -> int:
 
 @pytest.mark.parametrize("way", Way, ids=lambda way: way.replace(" ", "_"))
 @pytest.mark.parametrize(
-    ("bed", "part"), [(kind, part) for kind in KINDS for part in PARTS[kind][1]], indirect=["bed"]
+    ("bed", "part"),
+    [
+        pytest.param(kind, part, marks=[pytest.mark.slow] if part else [])
+        for kind in KINDS
+        for part in range(PARTS[kind])
+    ],
+    indirect=["bed"],
 )
 def test_whatever_fails_once_all_ends_well(bed: Bed, way: Way, part: int) -> None:
-    sweep = Sweep(bed, way, lambda point: number(point) % PARTS[bed.kind][0] == part)
+    sweep = Sweep(bed, way, lambda point: number(point) % PARTS[bed.kind] == part)
     sweep.run()
     assert bed.faults.struck
     assert bool(sweep.deaths) == way.dies

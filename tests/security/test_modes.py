@@ -129,10 +129,11 @@ class Run:
 @pytest.mark.parametrize(
     ("mask", "keys", "folders", "files"),
     [
-        (0o000, {}, 0o750, 0o640),
-        (0o077, {"mode": 0o664, "group": "daemon"}, 0o775, 0o664),
+        pytest.param(0o000, {}, 0o750, 0o640, id="umask 0"),
+        pytest.param(
+            0o077, {"mode": 0o664, "group": "daemon"}, 0o775, 0o664, id="umask 077", marks=pytest.mark.slow
+        ),
     ],
-    ids=["umask 0", "umask 077"],
 )
 def test_what_a_pipeline_writes_has_its_mode_whatever_the_umask(
     database: Database,

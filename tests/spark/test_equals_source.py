@@ -72,7 +72,7 @@ def check_through_spark(spark: SparkSession, database: Database, folder: Path, s
 def test_what_spark_reads_through_kills_equals_the_source(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
-    check_through_spark(spark, database, tmp_path, seed=11, kills=3)
+    check_through_spark(spark, database, tmp_path, seed=11, kills=1)
 
 
 @pytest.mark.slow
