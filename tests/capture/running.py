@@ -25,6 +25,11 @@ from tests.bed import Database
 PUBLICATION = "p"
 
 
+PEOPLE = (
+    "create table people (id int primary key, name text, note text); create publication p for table people"
+)
+
+
 def spec_for(database: Database, spool: Path, **other: Any) -> CaptureSpec:
     """A quick capture of the publication `p`, acknowledged by the spool itself."""
     spec = CaptureSpec(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +15,6 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.model import TableId
 from penstock.model.errors import (
     NotReady,
     ReadDenied,
@@ -25,19 +23,15 @@ from penstock.model.errors import (
     UnknownTable,
 )
 from penstock.postgres import snapshot as module
-from penstock.postgres.connection import connect
-from penstock.postgres.snapshot import CopyRange, Snapshot, copy_out, wait_for_writers
+from penstock.postgres.snapshot import CopyRange, Snapshot, copy_out
 from penstock.spool.segment import Op
 from tests.bed import Database
 from tests.capture.running import captured, eventually, running, spec_for
+from tests.postgres.reading import beside, oid
 
 SMALL = 64 << 10
 """Bytes of a part, so that a table of a few hundred kilobytes has several."""
-
-
-def oid(database: Database, table: str) -> TableId:
-    ((found,),) = database.query("select to_regclass(%s)::oid", table)
-    return TableId(found)
+ACCOUNTS = 600
 
 
 def rows_of(database: Database, snapshot: Snapshot, parts: Sequence[CopyRange]) -> list[tuple[str, ...]]:
@@ -49,32 +43,6 @@ def rows_of(database: Database, snapshot: Snapshot, parts: Sequence[CopyRange]) 
 def copied(database: Database, table: str, *columns: str, row_filter: str | None = None) -> Counter[Any]:
     with Snapshot.open(database.dsn, oid(database, table)) as snapshot:
         return Counter(rows_of(database, snapshot, snapshot.ranges(columns, row_filter, SMALL)))
-
-
-@contextmanager
-def beside(*work: Any) -> Iterator[list[BaseException]]:
-    """Functions that run in threads of their own; each is given the event that ends it."""
-    stop, errors = threading.Event(), list[BaseException]()
-
-    def run(function: Any) -> None:
-        try:
-            function(stop)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(function,)) for function in work]
-    for thread in threads:
-        thread.start()
-    try:
-        yield errors
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert not errors, errors
-
-
-ACCOUNTS = 600
 
 
 def transfer(connection: psycopg.Connection[Any], random: Random) -> None:
@@ -375,50 +343,6 @@ def test_rows_that_the_role_must_not_see_stop_the_copy(database: Database) -> No
         database.execute(f"drop owned by {role}; drop role {role}")
 
 
-def test_it_waits_for_those_who_wrote_to_the_table_and_for_nobody_else(database: Database) -> None:
-    database.execute(
-        "create table t (id int) partition by list (id); create table t1 partition of t for values in (1)",
-        "create table other (id int)",
-    )
-    ended = threading.Event()
-
-    def wait(stop: threading.Event) -> None:
-        with connect(database.dsn) as connection:
-            wait_for_writers(connection, oid(database, "t"), stop)
-        ended.set()
-
-    def busy() -> bool:
-        return not ended.wait(0.3)
-
-    with (
-        database.connect() as writer,
-        database.connect() as leaf_writer,
-        database.connect() as reader,
-        database.connect() as elsewhere,
-        database.connect() as later,
-    ):
-        for connection, statement in (
-            (writer, "insert into t values (1)"),
-            (leaf_writer, "delete from t1"),
-            (reader, "select from t for update"),
-            (elsewhere, "insert into other values (1)"),
-        ):
-            connection.execute("begin")
-            connection.execute(statement.encode())
-        with beside(wait):
-            assert busy()
-            later.execute("begin")
-            later.execute("insert into t values (1)")
-            writer.execute("commit")
-            assert busy()
-            leaf_writer.execute("rollback")
-            assert ended.wait(5)
-        ended.clear()
-        with beside(wait):
-            assert busy(), "the later writer counts for one who asks now"
-        assert ended.is_set(), "it stops when told to"
-
-
 def test_a_standby_is_refused(own_database: Database) -> None:
     """It cannot say which transactions a snapshot of its own contains."""
     own_database.execute("create table t (id int)")
@@ -432,21 +356,3 @@ def test_a_standby_is_refused(own_database: Database) -> None:
             Snapshot.open(own_database.dsn, table)
     finally:
         server.stop()
-
-
-def test_who_waits_for_writers_asks_less_and_less_often(database: Database) -> None:
-    """A look at the locks holds up everybody who wants one."""
-    database.execute("create table t (id int primary key)")
-    pauses: list[float] = []
-
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout or 0)
-            return len(pauses) == 20
-
-    with database.connect() as writer, connect(database.dsn) as connection:
-        writer.execute("begin")
-        writer.execute("insert into t values (1)")
-        wait_for_writers(connection, oid(database, "t"), Stop())
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (module.POLL, module.LONGEST_POLL)
