@@ -17,8 +17,10 @@ from dataclasses import dataclass, replace
 
 import psycopg
 
+from penstock.destinations import per_table
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import Known, Ledger, is_done, refuse_if_behind, stood, stopped_before
+from penstock.destinations.per_table import ToWrite
 from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, of_table
@@ -78,34 +80,19 @@ def write_batch(batch: BatchWork) -> Sequence[Stopped]:
 
 
 def write_table(batch: TableBatch) -> Stopped | None:
-    """The table is then at the batch's end, ahead of its stream, until `move_on`."""
-    endpoint, delivery = batch.endpoint, batch.changes.delivery
+    endpoint, source = batch.endpoint, batch.changes.delivery.source
     with endpoint.session() as connection:
-        ledger = SqlLedger(connection, endpoint.stream(delivery.source))
-        ledger.lock_table(delivery.id)
-        # In this order: another attempt's `move_on` may commit in between. It moves the stream and lets its
-        # tables stand where that does; a table that is seen so must not be taken to stand where it stood.
-        known = ledger.known(delivery.id)
-        stands = ledger.position()
-        found = known.get(delivery.id)
-        if stands is not None and stands >= batch.end:
-            return next(iter(stopped_before(known, [batch.changes])), None)
-        if found is not None and found.position is not None and found.position >= batch.end:
-            return None
-        refuse_if_behind(stands, batch.start)
-        assert stands is not None
-        writer = TableWriter(connection, endpoint, stands, batch.end)
-        return writer.write(batch.changes, found)
+        ledger = SqlLedger(connection, endpoint.stream(source))
+        begun = per_table.begin(ledger, batch.changes, batch.start, batch.end)
+        if not isinstance(begun, ToWrite):
+            return begun
+        writer = TableWriter(connection, endpoint, begun.stands, batch.end)
+        return writer.write(batch.changes, begun.known)
 
 
 def move_on(endpoint: Endpoint, batch: ChangeBatch) -> None:
-    """Every table of the batch was written, or is recorded as stopped: the stream stands at its end."""
     with endpoint.session() as connection:
-        ledger = SqlLedger(connection, endpoint.stream(batch.source))
-        stands = ledger.lock()
-        refuse_if_behind(stands, batch.start)
-        if stands is None or stands <= batch.end:
-            ledger.move(batch.end, batch.complete_through)
+        per_table.move_on(SqlLedger(connection, endpoint.stream(batch.source)), batch)
 
 
 @dataclass(frozen=True, slots=True)
