@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.destinations.protocol import Kind, Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import Column, ColumnType, ReplicaIdentity, TableName
@@ -77,6 +79,35 @@ def test_another_key_becomes_the_primary_key(given: Given, database: Database) -
     given.spool.insert(none, ("2", "c", None), ("3", None, None))
     assert given.write(target, given.spool.commit()) == []
     assert database.query("select count(*) from app.users") == [(5,)]
+
+
+@pytest.mark.parametrize("by_copy", [False, True])
+def test_what_is_left_of_a_key_that_lost_a_column_may_be_null(
+    given: Given, database: Database, by_copy: bool
+) -> None:
+    """PostgreSQL drops such a key with the column, and leaves the others of it not null."""
+    pair = table(1, "public.pair", {"a": "int4", "b": "int4", "c": "text"}, key=("a", "b"))
+    given.deliver(pair)
+    target = given.target()
+    given.spool.insert(pair, ("1", "1", "x"))
+    assert given.write(target, given.spool.commit()) == []
+    single = table(1, "public.pair", {"b": "int4", "c": "text", "id": "int4"}, 2, key=("id",))
+    if by_copy:
+        database.execute(
+            "create table pair (b int, c text, id int primary key)", "insert into pair values (null, 'y', 2)"
+        )
+        given.spool.learn(single)
+        given.deliveries[pair.id] = replace(given.deliveries[pair.id], table=single)
+        given.copy(target, database, pair.id)
+        target.hand_over("first", given.changes(pair.id, given.start, given.start), given.start)
+    else:
+        given.evolve(single, SchemaChange(added=((single.columns[2], "1"),), dropped=("a",)))
+        given.spool.delete(single, (None, None, "1")).insert(single, (None, "y", "2"))
+        assert given.write(target, given.spool.commit()) == []
+    assert database.query("select b, c, id from app.pair") == [(None, "y", 2)]
+    assert database.query("select indexdef from pg_indexes where schemaname = 'app'") == [
+        ("CREATE UNIQUE INDEX pair_pkey ON app.pair USING btree (id)",)
+    ]
 
 
 def test_in_a_history_every_version_has_the_new_column(given: Given, database: Database) -> None:

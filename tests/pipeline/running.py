@@ -71,15 +71,20 @@ class Running:
     def until_equal(
         self, source: Database, destination: Database, tables: Callable[[], list[TableName]]
     ) -> None:
-        self.until(lambda: not difference(source, destination, tables()))
+        def differs() -> str:
+            return difference(source, destination, tables())
 
-    def until(self, check: Callable[[], object], seconds: float = 120) -> Any:
+        self.until(lambda: not differs(), tell=differs)
+
+    def until(
+        self, check: Callable[[], object], seconds: float = 120, tell: Callable[[], str] = lambda: ""
+    ) -> Any:
         """Wait until `check` gives something true, and return that; raises what ended the pipeline."""
         end, pause = time.monotonic() + seconds, 0.05
         while not (found := check()):
             if self.error is not None:
                 raise self.error
-            assert time.monotonic() < end, f"not within {seconds} seconds: {self.tables()}"
+            assert time.monotonic() < end, f"not within {seconds} seconds: {tell()} {self.tables()}"
             time.sleep(pause)
             pause = min(pause * 1.3, 0.4)  # each look takes from the pipeline that it waits for
         return found

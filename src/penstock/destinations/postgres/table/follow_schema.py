@@ -8,8 +8,9 @@ So it is, too, where a column of a user's table gets the name of one that stays.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -64,10 +65,25 @@ def align(connection: Connection, target: TargetTable) -> None:
     rekey(connection, target)
 
 
+class PrimaryKey(NamedTuple):
+    constraint: str
+    columns: Sequence[str]
+
+
 def rekey(connection: Connection, target: TargetTable) -> None:
     """Let the primary key be what rows are found by. A user's own constraint is left alone."""
     if not target.ours or target.history:
         return
+    wanted = [*([target.source_column] if target.source_column and target.key else []), *target.key]
+    key = _primary_key(connection, target)
+    if list(key.columns if key else ()) == wanted:
+        return
+    if key is not None:
+        _drop_key(connection, target, key, kept=wanted)
+    definition.make_key(connection, target)
+
+
+def _primary_key(connection: Connection, target: TargetTable) -> PrimaryKey | None:
     row = connection.execute(
         """
         select c.conname, array(
@@ -80,15 +96,17 @@ def rekey(connection: Connection, target: TargetTable) -> None:
         """,
         (target.name.schema, target.name.name),
     ).fetchone()
-    wanted = [*([target.source_column] if target.source_column and target.key else []), *target.key]
-    if (row[1] if row else []) == wanted:
-        return
-    if row is not None:
-        _alter(connection, target, sql.SQL("drop constraint {}").format(sql.Identifier(row[0])))
-        for name in row[1]:
-            if name not in wanted and name != target.source_column:
-                _alter(connection, target, sql.SQL("alter {} drop not null").format(sql.Identifier(name)))
-    definition.make_key(connection, target)
+    return PrimaryKey(*row) if row is not None else None
+
+
+def _drop_key(
+    connection: Connection, target: TargetTable, key: PrimaryKey, kept: Collection[str] = ()
+) -> None:
+    """Its columns may be null again, but for those that are `kept` in the next one."""
+    _alter(connection, target, sql.SQL("drop constraint {}").format(sql.Identifier(key.constraint)))
+    for name in key.columns:
+        if name not in kept and name != target.source_column:
+            _alter(connection, target, sql.SQL("alter {} drop not null").format(sql.Identifier(name)))
 
 
 def _move(connection: Connection, old: TableName, target: TargetTable) -> Guarded | None:
@@ -149,6 +167,9 @@ def _drop(connection: Connection, target: TargetTable, name: str) -> None:
     if name not in found:
         return
     if target.ours and target.source_column is None:
+        key = _primary_key(connection, target)
+        if key is not None and name in key.columns:  # or it goes with the column, and what it left not null
+            _drop_key(connection, target, key)
         _alter(connection, target, sql.SQL("drop column {}").format(sql.Identifier(name)))
     elif found[name]:
         _alter(connection, target, sql.SQL("alter column {} drop not null").format(sql.Identifier(name)))
