@@ -59,7 +59,7 @@ def penstock(
 
 
 def main() -> None:
-    """0: done; 1: failed; 2: wrong usage or configuration; 130: interrupted."""
+    """Run the command; exit with 0: done; 1: failed; 2: wrong usage or configuration; 130: interrupted."""
     try:
         app()
     except PenstockError as error:
@@ -69,8 +69,8 @@ def main() -> None:
         print(printable_lines(f"error: {error}"), file=sys.stderr)
         sys.exit(1)
     except PermissionError as error:  # the spool is for its owner alone
-        said = f"error: {error.filename}: {error.strerror}. Run it as the user that the pipeline runs as"
-        print(printable(said), file=sys.stderr)
+        message = f"error: {error.filename}: {error.strerror}. Run it as the user that the pipeline runs as"
+        print(printable(message), file=sys.stderr)
         sys.exit(1)
     except Exception as error:
         print(f"error: {plain_traceback(error)}", file=sys.stderr)

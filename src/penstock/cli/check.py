@@ -53,19 +53,20 @@ def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
     from penstock.postgres import preflight
 
     by_source: dict[str, list[TableSchema]] = {}
-    known = True
+    reachable = True
     for source in config.sources:
-        captured, found = _spool(config, source)
+        captured, spool_checks = _spool(config, source)
         checks = preflight.run(source, config.spool.path, captured)
-        checks = [one for one in checks if not found or one.name != "spool"]  # the same, in fewer words
-        yield ("source", source.name), checks + found
+        # What `_spool` found says more than the check of that name.
+        checks = [result for result in checks if not spool_checks or result.name != "spool"]
+        yield ("source", source.name), checks + spool_checks
         try:
             by_source[source.name] = foreseen(source) if config.destinations else []
         except PenstockError:
-            known = False  # that the source cannot be asked is told by its own checks
-    tables = [table for found in by_source.values() for table in found]
+            reachable = False  # that the source cannot be asked is told by its own checks
+    tables = [table for schemas in by_source.values() for table in schemas]
     for destination in config.destinations:
-        rules = _rules(config, destination, tables) if known and destination.tables else []
+        rules = _rules(config, destination, tables) if reachable and destination.tables else []
         checks = type_of(destination).check(config, destination, tables)
         yield ("destination", destination.name), checks + rules
     if wrong := _collisions(config, by_source):
@@ -121,11 +122,11 @@ def _rules(config: Config, destination: DestinationConfig, tables: list[TableSch
     from penstock.pipeline.transform.rules import REMEDY, applied, findings, has_expressions
     from penstock.postgres.preflight.check import failure, ok, some, warning
 
-    found = findings(destination, tables)
+    problems = findings(destination, tables)
     unknown: list[Check] = []
     if has_expressions(destination):
         try:
-            found += _expressions(config, destination, tables)
+            problems += _expressions(config, destination, tables)
         except PenstockError as error:
             unknown = [failure("rules", f"expressions could not be read: {error.reason}", error.remedy)]
     mend = REMEDY.partition(";")[0]  # without the advice to be less strict, where that was followed
@@ -133,7 +134,7 @@ def _rules(config: Config, destination: DestinationConfig, tables: list[TableSch
         failure("rules", str(finding), REMEDY)
         if finding.certain and destination.strict
         else warning("rules", str(finding), mend if finding.certain else "")
-        for finding in found
+        for finding in problems
     ]
     holds = "; ".join(
         f"{glob} → {some(table.name for table in taken)}"
@@ -178,7 +179,7 @@ def _state(config: Config) -> Check:
 
 
 def _state_tls(config: Config) -> list[Check]:
-    """Of a store at a server: whether the way there is safe. That it cannot be reached was told."""
+    """Check that the connection to a store at a server is safe; `_state` tells if it cannot be reached."""
     from penstock.model.errors import PenstockError
     from penstock.postgres.connection import connect
     from penstock.postgres.preflight.tls import tls
@@ -188,7 +189,7 @@ def _state_tls(config: Config) -> list[Check]:
         return []
     try:
         with connect(f"postgresql://{rest}") as connection:
-            return [found] if (found := tls(connection)) else []
+            return [result] if (result := tls(connection)) else []
     except PenstockError:
         return []
 
@@ -265,7 +266,7 @@ def _new_schema(dsn: str) -> Check | None:
 
 
 def _may_be_held(url: str, pipeline: str) -> bool:
-    """Asking who holds it makes the lock's file where there is none, and then nobody does."""
+    """Whether to ask who holds the store: asking would make the lock's file, without which nobody does."""
     from urllib.parse import quote
 
     scheme, _, file = url.partition(":///")
@@ -277,8 +278,8 @@ def _as_json(about: About, checks: list[Check]) -> None:
 
     from penstock.model.text import as_json
 
-    for one in checks:
-        print(as_json({about[0]: about[1], **asdict(one)}))
+    for result in checks:
+        print(as_json({about[0]: about[1], **asdict(result)}))
 
 
 def _stop(sentence: str) -> str:
@@ -291,7 +292,7 @@ def _for_people(about: About, checks: list[Check]) -> None:
 
     kind, name = about
     typer.secho(name if kind == "source" else f"{kind} {name}", bold=True)
-    for one in checks:
-        outcome = typer.style(f"{one.outcome.value:<8}", fg=COLOURS[one.outcome.value])
-        remedy = f"{_stop(one.detail)} {one.remedy}" if one.remedy else ""
-        typer.echo(f"  {outcome} {printable(f'{one.name}: {one.detail}{remedy}')}")
+    for result in checks:
+        outcome = typer.style(f"{result.outcome.value:<8}", fg=COLOURS[result.outcome.value])
+        remedy = f"{_stop(result.detail)} {result.remedy}" if result.remedy else ""
+        typer.echo(f"  {outcome} {printable(f'{result.name}: {result.detail}{remedy}')}")

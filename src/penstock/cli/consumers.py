@@ -29,9 +29,9 @@ def consumers(
             for forgotten in gone:
                 print(printable(f"{name}: {forgotten} is forgotten"))
         return
-    for one in [loaded.source(source)] if source else loaded.sources:
-        listed = readers.listed(loaded, one)
-        print(printable(f"source {one.name}: {'' if listed else 'nobody reads its spool'}").rstrip())
+    for chosen in [loaded.source(source)] if source else loaded.sources:
+        listed = readers.listed(loaded, chosen)
+        print(printable(f"source {chosen.name}: {'' if listed else 'nobody reads its spool'}").rstrip())
         for consumer in listed:
             print(printable(f"  {sentence(consumer)}"))
 

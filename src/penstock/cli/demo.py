@@ -87,15 +87,15 @@ def demo(
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Under root the server is another user, and has to come through the folder and what we make above it."""
+    """Yield the demo's folder. Under root the server runs as another user, which must be able to enter it."""
     folder = keep.absolute() if keep else Path(tempfile.mkdtemp(prefix="penstock-demo-", dir="/tmp"))
     try:
         missing = [place for place in folder.parents if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         for place in (folder, *missing):
-            found = place.stat()
-            if os.geteuid() == found.st_uid == 0:
-                place.chmod(stat.S_IMODE(found.st_mode) | 0o711)
+            status = place.stat()
+            if os.geteuid() == status.st_uid == 0:
+                place.chmod(stat.S_IMODE(status.st_mode) | 0o711)
         yield folder
     finally:
         if keep is None:

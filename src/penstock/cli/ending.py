@@ -39,7 +39,7 @@ class Ending:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A signal waits until what is made here is made, and will be removed."""
+        """Delay signals inside the block, so that what is made there is sure to be removed."""
         self._held = True
         try:
             yield

@@ -111,14 +111,18 @@ def _source(config: Config, source: SourceConfig, wishes: Wishes) -> str:
         source.publication_name,
         publishes,
         marker,
-        {schema: kept for one in config.destinations for schema, kept in type_of(one).owns(one).items()},
+        {
+            schema: kept
+            for destination in config.destinations
+            for schema, kept in type_of(destination).owns(destination).items()
+        },
     )
 
     def tables(connection: Connection | None) -> Composable:
         if connection is None:
             return grants.chosen(grants.matched(source.tables))
-        found = [sql.Literal(int(table.id)) for table in catalog.matching(connection, source.tables)]
-        return grants.chosen(sql.SQL("c.oid = any (array[{}]::oid[])").format(sql.SQL(", ").join(found)))
+        oids = [sql.Literal(int(table.id)) for table in catalog.matching(connection, source.tables)]
+        return grants.chosen(sql.SQL("c.oid = any (array[{}]::oid[])").format(sql.SQL(", ").join(oids)))
 
     def write(script: Script) -> None:
         script.note(f"Logical decoding: {wishes.ways.decoding}.")

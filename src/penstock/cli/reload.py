@@ -34,10 +34,10 @@ def reload(
     loaded = load(config)
     patterns.check(tables)
     with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
-        known = {(state.key.source, state.name, state.key.table) for state in store.tables()}
-        chosen = sorted(one for one in known if any(matches(pattern, one[1]) for pattern in tables))
+        existing = {(state.key.source, state.name, state.key.table) for state in store.tables()}
+        chosen = sorted(entry for entry in existing if any(matches(pattern, entry[1]) for pattern in tables))
         if not chosen:
-            names = ", ".join(sorted(str(name) for _, name, _ in known)) or "none"
+            names = ", ".join(sorted(str(name) for _, name, _ in existing)) or "none"
             raise UnknownTable(
                 f"no table of the pipeline matches {', '.join(tables)}", remedy=f"Its tables: {names}"
             )

@@ -45,26 +45,32 @@ def _files(config: Config, name: str | None) -> tuple[str, FilesOptions]:
     from penstock.destinations.files.options import FilesOptions
     from penstock.model.errors import ConfigError
 
-    found = [one for one in config.destinations if one.type == "files" and name in (None, one.name)]
-    if not found:
-        names = ", ".join(one.name for one in config.destinations if one.type == "files")
+    matching = [
+        destination
+        for destination in config.destinations
+        if destination.type == "files" and name in (None, destination.name)
+    ]
+    if not matching:
+        names = ", ".join(
+            destination.name for destination in config.destinations if destination.type == "files"
+        )
         raise ConfigError(
             f"there is no destination of files called {name}" if name else "there is no destination of files",
             remedy=f"Destinations of files: {names}" if names else "Add one: `type: files`",
         )
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
+    if len(matching) > 1:
+        names = ", ".join(destination.name for destination in matching)
         raise ConfigError(
             "there are several destinations of files", remedy=f"Choose by --destination: {names}"
         )
-    options: FilesOptions = found[0].settings(FilesOptions)
+    options: FilesOptions = matching[0].settings(FilesOptions)
     if not options.file_registry.enabled:
         raise ConfigError(
             "the files of this destination are not registered",
-            destination=found[0].name,
+            destination=matching[0].name,
             remedy="Set `file_registry: {enabled: true}`",
         )
-    return found[0].name, options
+    return matching[0].name, options
 
 
 def _export(conninfo: str, registry: str, storage: Storage, table: TableName) -> Export:
@@ -114,20 +120,20 @@ def _newest(
         ),
         (str(table),),
     ).fetchall()
-    found = [ExportedFile(kind, path.removeprefix(base), end) for kind, path, end in rows]
-    copies = [place for place, file in enumerate(found) if file.type == SCHEMA]
+    files = [ExportedFile(kind, path.removeprefix(base), end) for kind, path, end in rows]
+    copies = [place for place, file in enumerate(files) if file.type == SCHEMA]
     if copies:
         newest = copies[-1]
-        return found[newest].path, tuple(found[newest + 1 :])
+        return files[newest].path, tuple(files[newest + 1 :])
     state = sql.Identifier(registry, "table_state")
-    known = connection.execute(sql.SQL("select table_name from {} order by 1").format(state)).fetchall()
-    if (str(table),) in known or found:
+    tables = connection.execute(sql.SQL("select table_name from {} order by 1").format(state)).fetchall()
+    if (str(table),) in tables or files:
         raise NotReady(
             "the registry has no full copy of the table",
             table=table,
             remedy="Wait until it is copied; if its files were cleaned up: penstock reload",
         )
-    names = ", ".join(name for (name,) in known)
+    names = ", ".join(name for (name,) in tables)
     raise UnknownTable(
         f"the registry has no files of {table}",
         remedy=f"Tables with files: {names}" if names else "No table has files yet: run the pipeline",

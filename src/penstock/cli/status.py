@@ -34,26 +34,26 @@ def status(
     from penstock.pipeline.status import collect
 
     with _without_traces(load(config)) as (settings, started):
-        found = collect(settings)
+        document = collect(settings)
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(document))
         return
     console = Console(highlight=False, soft_wrap=True, emoji=False)
-    found = _for_people(found)
-    running = found["running"]
-    console.print(f"[bold]{found['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
+    document = _for_people(document)
+    running = document["running"]
+    console.print(f"[bold]{document['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
     if not started:
         console.print("nothing was started yet")
-    for source in found["sources"]:
+    for source in document["sources"]:
         _show_source(console, source)
-    for destination in found["destinations"]:
+    for destination in document["destinations"]:
         _show_destination(console, destination)
 
 
 @contextmanager
 def _without_traces(config: Config) -> Iterator[tuple[Config, bool]]:
-    """Whoever only looks makes no store: where there is none, an empty one elsewhere says the same. And
-    whether there is one."""
+    """Yield the configuration, and whether there is a store. Where there is none, a temporary one stands in:
+    looking at the status creates nothing."""
     from pydantic import SecretStr
 
     from penstock.config.models import StateConfig
@@ -75,13 +75,13 @@ def _is_missing(file: Path) -> bool:
 
 
 def _for_people(document: Any) -> Any:
-    """With names and reasons as text to be shown, that neither a terminal nor `rich` obeys."""
+    """Return the document with its texts escaped: neither a terminal nor `rich` obeys them."""
     from penstock.model.text import printable
 
     if isinstance(document, dict):
         return {key: _for_people(value) for key, value in document.items()}
     if isinstance(document, list):
-        return [_for_people(one) for one in document]
+        return [_for_people(item) for item in document]
     return escape(printable(document)) if isinstance(document, str) else document
 
 

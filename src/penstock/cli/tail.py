@@ -47,8 +47,8 @@ def tail(
     loaded = load(config)
     spec = spec_of(loaded, loaded.source(source))
     show = _as_json if as_json else _for_people(Console(soft_wrap=True, highlight=False))
-    told = Console(stderr=True, highlight=False)
-    with Ending() as ending, _captured(spec, loaded.source(source), told, ending) as (spool, check):
+    notices = Console(stderr=True, highlight=False)
+    with Ending() as ending, _captured(spec, loaded.source(source), notices, ending) as (spool, check):
         left = limit
         for change in _follow(spool, check):
             name = str(change.table.name) if change.table else ""
@@ -62,31 +62,31 @@ def tail(
 
 
 @contextmanager
-def _captured(spec: Any, source: Any, told: Console, ending: Ending) -> Iterator[tuple[Path, Any]]:
+def _captured(spec: Any, source: Any, notices: Console, ending: Ending) -> Iterator[tuple[Path, Any]]:
     """A spool that is being captured into, and a function that raises what ended the capture."""
     from penstock.capture.launch import CaptureProcess, temporary_publication
     from penstock.spool.writer import is_captured
 
     if is_captured(spec.spool):
-        told.print(f"[dim]following the running capture of {spec.source}; Ctrl-C ends[/]")
+        notices.print(f"[dim]following the running capture of {spec.source}; Ctrl-C ends[/]")
         yield spec.spool, lambda: None
         return
-    with temporary_publication(source) as publication, ExitStack() as made:
+    with temporary_publication(source) as publication, ExitStack() as stack:
         with ending.held():
             own = replace(
                 spec,
                 slot=f"penstock_tail_{time.time_ns()}",
                 publication=publication,
-                spool=Path(made.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tail-"))),
+                spool=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tail-"))),
                 consumers=(),
                 ack="spool",
                 temporary_slot=True,
                 heartbeat=0,
                 interval=0.02,
             )
-            process = made.enter_context(closing(CaptureProcess(own)))
+            process = stack.enter_context(closing(CaptureProcess(own)))
         process.wait_until_captured()
-        told.print(f"[dim]changes of {spec.source} from now on, by a temporary slot; Ctrl-C ends[/]")
+        notices.print(f"[dim]changes of {spec.source} from now on, by a temporary slot; Ctrl-C ends[/]")
         yield own.spool, process.check
 
 
