@@ -36,34 +36,34 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 OURS = {"replication", "client_encoding"}
 
 
-def wrong(said: str, *at: str | int) -> PydanticCustomError:
-    """An error at a key further down than the model that finds it."""
-    return PydanticCustomError("wrong", "{said}", {"said": said, "at": at})
+def wrong(message: str, *at: str | int) -> PydanticCustomError:
+    """Return an error at a key further down than the model that raises it."""
+    return PydanticCustomError("wrong", "{said}", {"said": message, "at": at})
 
 
 def secret_from(info: ValidationInfo, variable: str, key: str) -> str:
-    """The value of an environment variable, which must be there. That it holds a secret is kept in mind."""
+    """Return the variable's value, or raise if it is not set. That it holds a secret is remembered."""
     context = info.context or {}
     environ: Mapping[str, str] = context.get("environ", {})
     if variable not in environ:
         named = _VARIABLE.fullmatch(variable)  # otherwise it may be the secret itself
-        said = f"environment variable {variable}" if named else f"variable that `{key}` names"
-        raise wrong(f"expected the {said} to be set", key)
+        what = f"environment variable {variable}" if named else f"variable that `{key}` names"
+        raise wrong(f"expected the {what} to be set", key)
     context.get("secret", set()).add(variable)
     return environ[variable]
 
 
-def _is_count(given: object) -> bool:
-    """What libpq takes for one; otherwise it would say so only when it connects."""
-    if isinstance(given, bool) or not isinstance(given, int | str):
+def _is_count(value: object) -> bool:
+    """Whether libpq takes it for a count; it would complain only when it connects."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
         return False
-    return bool(re.fullmatch(r"\d{1,10}", str(given).strip())) and int(given) <= _INT
+    return bool(re.fullmatch(r"\d{1,10}", str(value).strip())) and int(value) <= _INT
 
 
-def _ports(given: str) -> str:
-    if not all(part.isdecimal() and 0 < int(part) < 65536 for part in given.split(",")):
+def _ports(ports: str) -> str:
+    if not all(part.isdecimal() and 0 < int(part) < 65536 for part in ports.split(",")):
         raise ValueError("expected a port number")
-    return given
+    return ports
 
 
 class ConnectionConfig(BaseModel):
@@ -81,10 +81,10 @@ class ConnectionConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _check_keywords(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        for key, value in given.items():
+    def _check_keywords(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        for key, value in data.items():
             if key in OURS:
                 raise wrong("is set by Penstock and cannot be given", key)
             if key not in KEYWORDS.keys() | cls.model_fields.keys() | {"database", "username"}:
@@ -98,15 +98,15 @@ class ConnectionConfig(BaseModel):
             if key in COUNTS and not _is_count(value):
                 raise wrong(f"expected a whole number from 0 to {_INT}", key)
         for field, alias in (("user", "username"), ("dbname", "database")):
-            if field in given and alias in given:
+            if field in data and alias in data:
                 raise wrong(f"expected either {alias} or {field}: they are the same", field)
-        return {key: _as_libpq_writes(value) for key, value in given.items()}
+        return {key: _as_libpq_writes(value) for key, value in data.items()}
 
     @model_validator(mode="after")
     def _resolve_password(self, info: ValidationInfo) -> ConnectionConfig:
-        given = [name for name in ("password", "password_env", "password_file") if getattr(self, name)]
-        if len(given) > 1:
-            raise wrong(f"expected only one of {', '.join(given)}", given[1])
+        present = [name for name in ("password", "password_env", "password_file") if getattr(self, name)]
+        if len(present) > 1:
+            raise wrong(f"expected only one of {', '.join(present)}", present[1])
         if self.password:
             self._password = self.password.get_secret_value()
         elif self.password_env:
@@ -122,10 +122,10 @@ class ConnectionConfig(BaseModel):
         return self
 
     def keywords(self) -> dict[str, str]:
-        """As libpq wants them, secrets resolved."""
+        """Return the keywords as libpq wants them, secrets resolved."""
         named = {"host": self.host, "port": self.port, "dbname": self.dbname, "user": self.user}
-        given = named | {"password": self._password} | (self.__pydantic_extra__ or {})
-        return {key: str(value) for key, value in given.items() if value is not None}
+        values = named | {"password": self._password} | (self.__pydantic_extra__ or {})
+        return {key: str(value) for key, value in values.items() if value is not None}
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for key, value in super().__repr_args__():
@@ -133,7 +133,7 @@ class ConnectionConfig(BaseModel):
 
 
 def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
-    """Both are allowed: the keywords complete the DSN. They name us, unless something else does."""
+    """Return the DSN completed by the keywords; the application is `penstock` unless they name another."""
     return make_conninfo(
         dsn.get_secret_value() if dsn else "",
         **{"fallback_application_name": "penstock"} | (connection.keywords() if connection else {}),
@@ -141,14 +141,14 @@ def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
 
 
 def check_dsn(dsn: SecretStr) -> SecretStr:
-    """A password with special characters in it must not be taken for a host, port or database, which
-    errors quote; nor do we repeat libpq's own words, which quote as well."""
+    """Raise if a password with special characters could be taken for a host, port or database, which errors
+    quote. libpq's own words are not repeated: they quote as well."""
     text = dsn.get_secret_value()
     before_query = text.partition("?")[0]
     authority, _, path = before_query.partition("://")[2].partition("/")
     try:
-        given = conninfo_to_dict(text)
-        _ports(str(given.get("port", "1")))
+        keywords = conninfo_to_dict(text)
+        _ports(str(keywords.get("port", "1")))
         if "@" in path or authority.count("@") > 1:
             raise ValueError
     except (psycopg.Error, ValueError):
@@ -156,7 +156,7 @@ def check_dsn(dsn: SecretStr) -> SecretStr:
             "expected a connection string such as postgresql://user@host:5432/database; "
             "special characters in a password are percent-encoded"
         ) from None
-    for keyword in OURS & given.keys():
+    for keyword in OURS & keywords.keys():
         raise ValueError(f"`{keyword}` is set by Penstock and cannot be given")
     return dsn
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from penstock.config.destinations import DestinationTable
 
 
-def _identifier(given: str) -> str:
-    if not given or len(given.encode()) > 63 or "\0" in given:
+def _identifier(name: str) -> str:
+    if not name or len(name.encode()) > 63 or "\0" in name:
         raise ValueError("expected a name of at most 63 bytes")
-    return given
+    return name
 
 
 Identifier = Annotated[str, AfterValidator(_identifier)]

@@ -58,15 +58,15 @@ class DestinationTable(Section):
 
     @property
     def masks(self) -> tuple[object, ...]:
-        """All of it that decides which values leave; nothing true in it: all of them."""
+        """Return what decides which values leave; if nothing in it is true, all of them do."""
         return self.where, frozenset(self.set.items()), frozenset(self.drop)
 
     def on(self, columns: Collection[str]) -> DestinationTable:
-        """What is meant for a table of these columns: a rule for many passes over what one of them lacks."""
+        """Return the rules for a table of these columns: a rule for many tables skips columns it lacks."""
         if not self.for_many:
             return self
         drop = tuple(name for name in self.drop if name in columns)
-        computed = {name: said for name, said in self.set.items() if name in columns}
+        computed = {name: expression for name, expression in self.set.items() if name in columns}
         return self.model_copy(update={"drop": drop, "set": computed})
 
 

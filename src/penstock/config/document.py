@@ -58,8 +58,8 @@ class Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError) as error:
-            said = str(error).split(";")[0]
-            raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from None
+            reason = str(error).split(";")[0]
+            raise yaml.constructor.ConstructorError(None, None, reason, node.start_mark) from None
 
 
 def safe_load(text: str) -> Any:
@@ -73,5 +73,5 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
-def _refused(said: str, mark: yaml.Mark) -> yaml.composer.ComposerError:
-    return yaml.composer.ComposerError(None, None, said, mark)
+def _refused(reason: str, mark: yaml.Mark) -> yaml.composer.ComposerError:
+    return yaml.composer.ComposerError(None, None, reason, mark)

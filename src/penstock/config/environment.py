@@ -30,7 +30,7 @@ _SECTIONS = {field.alias or name for name, field in Config.model_fields.items()}
 
 
 def override(data: dict[str, Any], environ: Mapping[str, str]) -> tuple[dict[str, Any], dict[Path, str]]:
-    """The data with the environment laid over it, and which variable set which key."""
+    """Return the data with the environment laid over it, and which variable set which key."""
     data = copy.deepcopy(data)
     set_by: dict[Path, str] = {}
     for variable, at in _wanted(data, environ):

@@ -42,7 +42,7 @@ _SAID = {
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in the file, or a `ConfigError` that lists everything wrong with it."""
+    """Return the configuration in the file, or raise a `ConfigError` that lists everything wrong with it."""
     document = _read(path)
     places = {at: f"{path}:{line}" for at, line in document.lines.items()}
     data, variables = override(document.data, environ)
@@ -54,13 +54,14 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
         return config
     except ValidationError as error:
         problems = error.errors(include_url=False)
-    known = keys(Config)
-    said = dict.fromkeys(
-        _problem(problem, places, known | _keys_of_type(problem["loc"], data)) for problem in problems[:MOST]
+    reference = keys(Config)
+    lines = dict.fromkeys(
+        _problem(problem, places, reference | _keys_of_type(problem["loc"], data))
+        for problem in problems[:MOST]
     )
     if len(problems) > MOST:
-        said[f"and {len(problems) - MOST} more"] = None
-    raise ConfigError("\n".join(said))
+        lines[f"and {len(problems) - MOST} more"] = None
+    raise ConfigError("\n".join(lines))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +127,13 @@ def _doubled(node: yaml.Node) -> Iterator[yaml.Node]:
         yield from _doubled(value)
 
 
-def _problem(problem: ErrorDetails, places: Mapping[KeyPath, str], known: Mapping[KeyPath, Key]) -> str:
+def _problem(problem: ErrorDetails, places: Mapping[KeyPath, str], reference: Mapping[KeyPath, Key]) -> str:
     context = problem.get("ctx", {})
-    found = problem["loc"][:-1] if problem["loc"][-1:] == ("[key]",) else problem["loc"]
-    at: KeyPath = (*found, *context.get("at", ()))
+    location = problem["loc"][:-1] if problem["loc"][-1:] == ("[key]",) else problem["loc"]
+    at: KeyPath = (*location, *context.get("at", ()))
     nearest = next(at[:length] for length in range(len(at), -1, -1) if at[:length] in places)
     shown = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in at).lstrip(".")
-    return f"{places[nearest]}: {shown + ': ' if shown else ''}{_said(problem, at, known)}"
+    return f"{places[nearest]}: {shown + ': ' if shown else ''}{_said(problem, at, reference)}"
 
 
 def _keys_of_type(at: KeyPath, data: Mapping[str, Any]) -> dict[KeyPath, Key]:
@@ -143,38 +144,39 @@ def _keys_of_type(at: KeyPath, data: Mapping[str, Any]) -> dict[KeyPath, Key]:
     return option_keys(str(destination.get("type"))) if isinstance(destination, dict) else {}
 
 
-def _said(problem: ErrorDetails, at: KeyPath, known: Mapping[KeyPath, Key]) -> str:
-    general = _general(at, known)
+def _said(problem: ErrorDetails, at: KeyPath, reference: Mapping[KeyPath, Key]) -> str:
+    general = _general(at, reference)
     if problem["type"] == "missing":
-        return (
-            f"is missing; expected {known[general].description[:1].lower()}{known[general].description[1:]}"
-        )
+        expected = reference[general].description
+        return f"is missing; expected {expected[:1].lower()}{expected[1:]}"
     if problem["type"] == "extra_forbidden":
-        siblings = [str(path[-1]) for path in known if path[:-1] == general[:-1] and len(path) == len(at)]
+        siblings = [str(path[-1]) for path in reference if path[:-1] == general[:-1] and len(path) == len(at)]
         near = get_close_matches(str(at[-1]), siblings, 1)
         return f"is not a key here; {f'`{near[0]}` is' if near else f'expected {_listed(siblings)}'}"
-    said = _SAID.get(problem["type"], problem["msg"])
-    said = said.removeprefix("Value error, ").replace("Input should be", "expected").split(", unable")[0]
-    given = problem["input"]
+    message = _SAID.get(problem["type"], problem["msg"])
+    message = (
+        message.removeprefix("Value error, ").replace("Input should be", "expected").split(", unable")[0]
+    )
+    value = problem["input"]
     secret = any(word in str(part) for part in at for word in _SECRET)
-    if secret or "at" in problem.get("ctx", {}) or isinstance(given, dict | list | tuple):
-        return said
+    if secret or "at" in problem.get("ctx", {}) or isinstance(value, dict | list | tuple):
+        return message
     if problem["type"] in _NO_SCALAR:
-        return said if given is not None else f"{said}, found nothing"
-    if at[-1:] == ("port",) and isinstance(given, str) and not given.isdecimal():
-        return said  # of a connection string that was taken apart wrongly
-    if isinstance(given, int) and given.bit_length() > 100:
-        return f"{said}, found a number of some {given.bit_length() * 3 // 10} digits"
-    if at[-1:] == ("mode",) and isinstance(given, int) and not isinstance(given, bool):
-        return f"{said}, found {given:04o} (decimal {given})"  # in the file it is either
-    return f"{said}, found {without_secrets(repr(given))[:60]}"
+        return message if value is not None else f"{message}, found nothing"
+    if at[-1:] == ("port",) and isinstance(value, str) and not value.isdecimal():
+        return message  # of a connection string that was taken apart wrongly
+    if isinstance(value, int) and value.bit_length() > 100:
+        return f"{message}, found a number of some {value.bit_length() * 3 // 10} digits"
+    if at[-1:] == ("mode",) and isinstance(value, int) and not isinstance(value, bool):
+        return f"{message}, found {value:04o} (decimal {value})"  # the file may have either
+    return f"{message}, found {without_secrets(repr(value))[:60]}"
 
 
-def _general(at: KeyPath, known: Mapping[KeyPath, Key]) -> KeyPath:
+def _general(at: KeyPath, reference: Mapping[KeyPath, Key]) -> KeyPath:
     """The path as the reference has it, with `*` for a place in a list or a name in a mapping."""
     general: KeyPath = ()
     for part in at:
-        repeated = any(path[: len(general) + 1] == (*general, "*") for path in known)
+        repeated = any(path[: len(general) + 1] == (*general, "*") for path in reference)
         general = (*general, "*" if repeated else part)
     return general
 

@@ -54,7 +54,7 @@ def _model(annotation: Any) -> type[BaseModel] | None:
     """The model in an annotation such as `X`, `X | None`, `tuple[X, ...]` or `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model(part))), None)
+    return next((model for part in get_args(annotation) if (model := _model(part))), None)
 
 
 def _default(name: str, field: FieldInfo) -> str:
@@ -73,12 +73,12 @@ def _default(name: str, field: FieldInfo) -> str:
 
 
 def table(model: type[BaseModel]) -> str:
-    """Markdown."""
+    """Return the model's keys as a table in Markdown."""
     return _table(keys(model).values())
 
 
 def option_tables() -> dict[str, str]:
-    """Markdown: for each type of destination its further keys."""
+    """Return, for each type of destination, a table in Markdown of its further keys."""
     return {type: _table(option_keys(type).values()) for type in destination_types.BUILT_IN}
 
 

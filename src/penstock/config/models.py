@@ -32,15 +32,15 @@ from penstock.model.errors import ConfigError
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
 
-def _slot_name(given: str) -> str:
-    if not _SLOT_NAME.fullmatch(given):
+def _slot_name(name: str) -> str:
+    if not _SLOT_NAME.fullmatch(name):
         raise ValueError("expected lower-case letters, digits and _, at most 63 of them")
-    return given
+    return name
 
 
-def _on_or_off(given: object) -> object:
+def _on_or_off(value: object) -> object:
     """YAML reads `on` and `off` as booleans."""
-    return {True: "on", False: "off"}.get(given, given) if isinstance(given, bool) else given
+    return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
 Dsn = Annotated[SecretStr, AfterValidator(check_dsn)]
@@ -102,7 +102,7 @@ class SourceConfig(Section):
         return self
 
     def conninfo(self) -> str:
-        """For libpq, with the password in it: not for any output."""
+        """Return the connection string for libpq, with the password in it: not for any output."""
         return conninfo(self.dsn, self.connection)
 
     @property
@@ -147,11 +147,11 @@ class StateConfig(Section):
     )
 
 
-def _setting(given: object) -> object:
+def _setting(value: object) -> object:
     """Spark's settings are text: `true` and `200` need no quotes in the file."""
-    if isinstance(given, bool):
-        return str(given).lower()
-    return str(given) if isinstance(given, int | float) else given
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
 
 
 class SparkConfig(Section):
@@ -218,17 +218,17 @@ class Config(Section):
         return self._withheld
 
     def source(self, name: str | None = None) -> SourceConfig:
-        """The source of that name; without a name the only one."""
-        found = [source for source in self.sources if name in (None, source.name)]
-        if len(found) == 1:
-            return found[0]
+        """Return the source of that name, without a name the only one; raise if there is none such."""
+        matching = [source for source in self.sources if name in (None, source.name)]
+        if len(matching) == 1:
+            return matching[0]
         names = ", ".join(source.name for source in self.sources)
         raise ConfigError(f"the source must be one of {names}{f', not {name}' if name else ''}")
 
     def marker_for(self, source: SourceConfig) -> str | None:
         """How markers of reloads begin, if the source is to record its schema changes; None: it is not."""
         options = [destination.settings(Options) for destination in self.destinations]
-        prefixes = [one.marker_prefix for one in options if one.marker_prefix]
+        prefixes = [settings.marker_prefix for settings in options if settings.marker_prefix]
         if source.ddl_capture == "off" or (source.ddl_capture == "auto" and not prefixes):
             return None
         return prefixes[0] if prefixes else MARKER_PREFIX
@@ -239,8 +239,8 @@ class Config(Section):
             raise wrong("expected at least one source", "sources")
         for section, named in (("sources", self.sources), ("destinations", self.destinations)):
             names = [
-                one.name.casefold() for one in named
-            ]  # folders are called so, and some disks know no case
+                entry.name.casefold() for entry in named
+            ]  # folders have these names, and some disks ignore case
             for place, name in enumerate(names):
                 if name in names[:place]:
                     raise wrong(
@@ -252,8 +252,8 @@ class Config(Section):
             source._pipeline = self.pipeline
             slot = source.conninfo(), source.slot_name
             if slot in slots:
-                said = f"expected a slot_name of its own, {source.slot_name} is taken on this server"
-                raise wrong(said, "sources", place, "replication", "slot_name")
+                message = f"expected a slot_name of its own, {source.slot_name} is taken on this server"
+                raise wrong(message, "sources", place, "replication", "slot_name")
             slots.add(slot)
         return self
 

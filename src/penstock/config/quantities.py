@@ -32,34 +32,34 @@ LARGEST = 10.0**12
 def _quantity(
     units: Mapping[str, float], plain: str, most: float, expected: str
 ) -> Callable[[object], float]:
-    def read(given: object) -> float:
-        found = _WRITTEN.fullmatch(given) if isinstance(given, str) else None
-        unit = units.get(found[2].lower() or plain) if found else None
-        if isinstance(given, int | float) and not isinstance(given, bool):
-            amount, unit = given, units[plain]
-        elif found and unit:
-            amount = float(found[1])
+    def read(value: object) -> float:
+        match = _WRITTEN.fullmatch(value) if isinstance(value, str) else None
+        unit = units.get(match[2].lower() or plain) if match else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            amount, unit = value, units[plain]
+        elif match and unit:
+            amount = float(match[1])
         else:
             raise ValueError(f"expected {expected}")
-        if not 0 <= amount <= most / unit:  # nor what is no number
+        if not 0 <= amount <= most / unit:  # false for NaN, too
             raise ValueError(f"expected {expected}, from 0 to {LIMITS[most]}")
         return amount * unit
 
     return read
 
 
-def _whole(given: object) -> object:
+def _whole(value: object) -> object:
     """YAML reads `yes` and `on` as true, and Python takes that for 1."""
-    unfit = isinstance(given, float) and not given.is_integer()
-    if isinstance(given, bool) or unfit or (isinstance(given, str) and len(given) > 30):
+    unfit = isinstance(value, float) and not value.is_integer()
+    if isinstance(value, bool) or unfit or (isinstance(value, str) and len(value) > 30):
         raise ValueError("expected a whole number")
-    return given
+    return value
 
 
-def _number(given: object) -> object:
-    if isinstance(given, bool) or (isinstance(given, float) and not isfinite(given)):
+def _number(value: object) -> object:
+    if isinstance(value, bool) or (isinstance(value, float) and not isfinite(value)):
         raise ValueError("expected a number")
-    return given
+    return value
 
 
 LIMITS = {LONGEST: "30d", LARGEST: "1TB"}

@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 
-def _name(given: str) -> str:
-    if not re.fullmatch(r"\w[\w.-]*", given):
+def _name(name: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError("expected a name of letters, digits, _, - and .")
-    return given
+    return name
 
 
 Name = Annotated[str, AfterValidator(_name)]

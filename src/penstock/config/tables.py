@@ -83,16 +83,16 @@ def _any(patterns: tuple[str, ...], table: TableName) -> bool:
 
 
 def matches(pattern: str, table: TableName) -> bool:
-    found = _PATTERN.fullmatch(pattern)
-    assert found is not None
-    return _part(found[1] or "public", table.schema) and _part(found[2] or found[3], table.name)
+    match = _PATTERN.fullmatch(pattern)
+    assert match is not None
+    return _part(match[1] or "public", table.schema) and _part(match[2] or match[3], table.name)
 
 
 def expressions(pattern: str) -> tuple[str, str]:
-    """The same as regular expressions of PostgreSQL's, for the schema and for the table."""
-    found = _PATTERN.fullmatch(pattern)
-    assert found is not None
-    return _expression(found[1] or "public"), _expression(found[2] or found[3])
+    """Return the pattern as regular expressions of PostgreSQL's, for the schema and for the table."""
+    match = _PATTERN.fullmatch(pattern)
+    assert match is not None
+    return _expression(match[1] or "public"), _expression(match[2] or match[3])
 
 
 def _expression(part: str) -> str:
@@ -109,9 +109,9 @@ def _piece(piece: str) -> str:
     return {"*": ".*", "?": "."}.get(piece) or _plain(piece)
 
 
-def _set(given: str) -> str:
-    negated = given.startswith("!")
-    members = re.findall(r".-.|.", given[negated:], re.DOTALL)
+def _set(content: str) -> str:
+    negated = content.startswith("!")
+    members = re.findall(r".-.|.", content[negated:], re.DOTALL)
     whole = [member for member in members if len(member) == 1 or member[0] <= member[2]]
     if not whole:
         return "." if negated else "$."  # anything, nothing
