@@ -137,7 +137,7 @@ def captured(matched: list[Table]) -> list[Table]:
 
 
 def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
-    """Every table that is chosen, whether or not it can be followed, with all its details; of one that is
+    """Return every chosen table, whether or not it can be followed, with all its details; of one that is
     locked, or where tables come and go too fast, without expressions and sizes."""
     for _ in range(3):
         oids = _chosen(connection, selection)
@@ -151,17 +151,17 @@ def matching(connection: Connection, selection: TablesConfig) -> list[Table]:
 
 
 def detailed(connection: Connection, oids: list[int], shut: Collection[int] = ()) -> list[Table]:
-    """These tables, as far as there are such; of those that are `shut` without what takes a lock."""
+    """Return those of the tables that exist; of those that are `shut` without what takes a lock."""
     size = sizes(connection, oids)
-    found = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES.encode(), (oids,))]
+    tables = [_table(row, size.get(row[0], 0)) for row in connection.execute(_TABLES.encode(), (oids,))]
     columns = _by_table(connection, _COLUMNS, oids, shut)
     constraints = _by_table(connection, _CONSTRAINTS, oids, shut)
     indexes = _by_table(connection, _INDEXES, oids, shut)
-    return [_detailed(t, columns[t.id], constraints[t.id], indexes[t.id]) for t in found]
+    return [_detailed(t, columns[t.id], constraints[t.id], indexes[t.id]) for t in tables]
 
 
 def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
-    """Of these tables, by oid; a table or partition that is locked counts nothing, and is not waited for."""
+    """Return the tables' sizes by oid; a table or partition that is locked counts 0, without waiting."""
     for _ in range(3 if oids else 0):
         try:
             with _hardly_waiting(connection):
@@ -172,7 +172,7 @@ def sizes(connection: Connection, oids: Collection[int]) -> dict[int, int]:
 
 
 def empty(connection: Connection, oids: Collection[int]) -> set[int]:
-    """Those of these tables that have not a single block, as far as that can be told without waiting."""
+    """Return those of the tables that have not a single block, as far as that is seen without waiting."""
     for _ in range(3 if oids else 0):
         try:
             with _hardly_waiting(connection):

@@ -82,7 +82,7 @@ def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
 
 
 def connect_replication(conninfo: str) -> Connection:
-    """The same, speaking the replication protocol."""
+    """Connect as `connect` does, speaking the replication protocol."""
     return _connected(replication_conninfo(conninfo), autocommit=True)
 
 
@@ -91,7 +91,7 @@ def _connected(conninfo: str, *, autocommit: bool) -> Connection:
         connection = psycopg.connect(conninfo, autocommit=autocommit)
     except psycopg.OperationalError as error:
         explained = explain(with_state(error, conninfo))
-        if type(explained) is PenstockError:  # it says no for another reason, such as of the database
+        if type(explained) is PenstockError:  # refused for another reason, such as the database
             explained = AccessDenied(explained.reason)
         raise explained from None
     except psycopg.Error as error:
@@ -109,19 +109,19 @@ def wait_briefly(connection: Connection, milliseconds: int = 2000) -> None:
 
 
 def with_session(conninfo: str) -> str:
-    """The same connection with our settings in `options`, after the user's own, so that ours win."""
-    given = {**ATTENTION, **conninfo_to_dict(conninfo)}
+    """Return the conninfo with our settings in `options`, after the user's own, so that ours win."""
+    keywords = {**ATTENTION, **conninfo_to_dict(conninfo)}
     ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
-    theirs = given.get("options") or _default("options")
-    given["options"] = f"{theirs} {ours}" if theirs else ours
-    given["client_encoding"] = SESSION_OPTIONS["client_encoding"]
-    if not (given.get("connect_timeout") or _default("connect_timeout")):
-        given["connect_timeout"] = CONNECT_TIMEOUT
-    return make_conninfo("", **given)
+    theirs = keywords.get("options") or _default("options")
+    keywords["options"] = f"{theirs} {ours}" if theirs else ours
+    keywords["client_encoding"] = SESSION_OPTIONS["client_encoding"]
+    if not (keywords.get("connect_timeout") or _default("connect_timeout")):
+        keywords["connect_timeout"] = CONNECT_TIMEOUT
+    return make_conninfo("", **keywords)
 
 
 def replication_conninfo(conninfo: str) -> str:
-    """A connection that speaks the replication protocol, and SQL, in its database."""
+    """Return the conninfo of a connection that speaks the replication protocol, and SQL, in its database."""
     return make_conninfo(with_session(conninfo), replication="database")
 
 
@@ -134,7 +134,7 @@ def settle(pgconn: pq.abc.PGconn) -> None:
 
 
 def explain(error: psycopg.Error) -> PenstockError:
-    """The error as a sentence for the operator, without secrets, of the kind whose policy fits."""
+    """Return the error as a sentence for the operator, without secrets, of the kind whose policy fits."""
     state = error.sqlstate or ""
     reason = _sentence(error)
     if _LOST.fullmatch(state):
@@ -157,14 +157,14 @@ def explain(error: psycopg.Error) -> PenstockError:
 
 
 def without_values(error: psycopg.Error) -> str:
-    """What the server says against a row, without what is in the row: of whatever language its messages are.
+    """Return what the server says against a row, without the row's values, whatever the messages' language.
 
     Its details quote the row. So does the message itself where a value is refused (class 22): the condition
     is told then in its place. Constraint, table, column and type are told by name.
     """
-    said, state = error.diag.message_primary, error.sqlstate or ""
-    if said is None or (state.startswith("22") and state not in _QUOTE_NOTHING):
-        said = f"a value is refused: {_condition(state)}"
+    message, state = error.diag.message_primary, error.sqlstate or ""
+    if message is None or (state.startswith("22") and state not in _QUOTE_NOTHING):
+        message = f"a value is refused: {_condition(state)}"
     diag = error.diag
     named = {
         "constraint": diag.constraint_name,
@@ -172,8 +172,8 @@ def without_values(error: psycopg.Error) -> str:
         "column": diag.column_name,
         "type": diag.datatype_name,
     }
-    more = ", ".join(f"{what} {name}" for what, name in named.items() if name and name not in said)
-    return f"{said.rstrip('.')}{f' ({more})' if more else ''}"
+    more = ", ".join(f"{what} {name}" for what, name in named.items() if name and name not in message)
+    return f"{message.rstrip('.')}{f' ({more})' if more else ''}"
 
 
 def _condition(state: str) -> str:

@@ -19,7 +19,7 @@ from penstock.postgres.connection import Connection, explain
 
 
 def install(connection: Connection, prefix: str, *, rehearsal: bool = False) -> bool:
-    """Make what is missing, and anew what an earlier version made; a rehearsal leaves nothing of it. False if
+    """Install what is missing or of an earlier version; a rehearsal rolls it back. Return False if
     the role may not. Raises `NotReady` where something of a name that we need is somebody else's."""
     try:
         if recorder.is_current(connection, prefix):
@@ -70,7 +70,7 @@ def remove(connection: Connection) -> bool:
 def marked(
     connection: Connection, prefix: str, tables: Collection[TableId]
 ) -> list[tuple[TableId, str | None]]:
-    """Of these tables, those whose comment is a marker now, and the comment that they had before."""
+    """Return those of the tables whose comment is a marker now, with the comment that they had before."""
     rows = connection.execute(
         """
         select c.oid::bigint, s.comment

@@ -163,12 +163,12 @@ from chosen where of_superuser order by schema, name""")
 
 
 def chosen(condition: sql.Composable) -> sql.Composable:
-    """What the tables are, by a condition over `c`, the class, and `n`, its namespace."""
+    """Return a query of the tables that meet a condition over `c`, the class, and `n`, its namespace."""
     return _CHOSEN.format(condition=condition, is_identity=sql.SQL(is_identity("l")))
 
 
 def matched(selection: TablesConfig) -> sql.Composable:
-    """The configuration's choice as such a condition."""
+    """Return the configuration's choice of tables as a condition for `chosen`."""
     ours = [
         *(_like(schema) for schema in (expressions(f"{name}.*")[0] for name in SYSTEM_SCHEMAS)),
         *_in_schemas(sorted(selection.registries)),
@@ -198,7 +198,7 @@ def _in_schemas(schemas: Iterable[str]) -> list[sql.Composable]:
 
 
 def source(script: Script, needs: SourceNeeds) -> None:
-    """Everything for the role at a source."""
+    """Write everything that the role needs at a source."""
     make_role(script, needs.role)
     _attributes(script, needs)
     connect(script, needs.role)

@@ -23,7 +23,7 @@ IS_DEFERRABLE = "(i.indisprimary and not i.indimmediate)"
 
 
 def lack(identity: ReplicaIdentity, *, deferrable: bool) -> tuple[str, str]:
-    """Why a table has no replica identity, and what to do about it."""
+    """Return why a table has no replica identity, and what to do about it."""
     if identity is ReplicaIdentity.NOTHING:
         return "its replica identity is `nothing`", "Run `alter table … replica identity default` or `… full`"
     if identity is ReplicaIdentity.INDEX:

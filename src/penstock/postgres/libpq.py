@@ -112,8 +112,8 @@ class Inbox:
         return length == 0
 
     def empty(self) -> tuple[bytes | memoryview, Int64s]:
-        """What was gathered since the last time: messages laid end to end, and where each ends. A large one
-        is there for the next time."""
+        """Return what was gathered since the last time: messages laid end to end, and where each ends. A
+        large one comes with the next call, by itself."""
         if not self._gathered and self._large is not None:
             large, self._large = self._large, None
             return large, np.array([len(large)], np.int64)

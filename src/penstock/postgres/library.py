@@ -13,13 +13,13 @@ from psycopg import pq
 
 @cache
 def libpq() -> ctypes.CDLL:
-    """The one that psycopg uses: it came with it, or is the system's."""
+    """Return the libpq that psycopg uses: the one it came with, or the system's."""
     packages = Path(psycopg.__file__).parent.parent
-    found = [
+    bundled = [
         *packages.glob("psycopg_binary.libs/libpq-*.so*"),
         *packages.glob("psycopg_binary/.dylibs/libpq.*"),
     ]
-    library = ctypes.CDLL(str(found[0]) if found else find_library("pq"))
+    library = ctypes.CDLL(str(bundled[0]) if bundled else find_library("pq"))
     if library.PQlibVersion() != pq.version():
         raise ImportError(f"{library._name} is not the libpq that psycopg uses: install psycopg[binary]")
     return library

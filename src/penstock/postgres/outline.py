@@ -86,7 +86,7 @@ class Outlines:
         return [leaf for part in self.parts.get(table.id, ()) for leaf in self.leaves(part)]
 
     def captured(self, selection: TablesConfig) -> list[Outline]:
-        """The tables that are chosen and in the WAL, by name. A partition comes with what it is a part of."""
+        """Return the chosen tables in the WAL, by name. A partition comes with what it is a part of."""
         chosen = {table.id for table in self.tables.values() if selection.matches(table.name)}
         return sorted(
             (
@@ -119,21 +119,21 @@ class Outlines:
     def _memberships(self, table: Outline) -> frozenset[str]:
         assert self.publication is not None
         implied = table.logged  # an unlogged table is in no schema's publication, nor in one of all tables
-        given = {
+        oids = {
             "table": table.listed,
             "schema": table.schema_listed if implied else None,
             "all": self.publication.id if implied and self.publication.all_tables else None,
         }
         written = self.publication.written
-        return frozenset(f"{kind} {oid} {written}" for kind, oid in given.items() if oid is not None)
+        return frozenset(f"{kind} {oid} {written}" for kind, oid in oids.items() if oid is not None)
 
     def _inherited(self, table: Outline, own: Mapping[TableId, frozenset[str]]) -> frozenset[str]:
-        """A partition's, from what it is a part of."""
-        path, found = table.attached, set[str]()
+        """Return the memberships that a partition has from what it is a part of."""
+        path, memberships = table.attached, set[str]()
         for above in self.ancestors(table):
-            found |= {f"{membership} attached {path}" for membership in own[above.id]}
+            memberships |= {f"{membership} attached {path}" for membership in own[above.id]}
             path = f"{path}/{above.attached}"
-        return frozenset(found)
+        return frozenset(memberships)
 
     def partitions(self, table: Outline) -> dict[str, str]:
         """Of a partitioned table: what stands for the rows of each leaf, by oid. Another one when it was
@@ -143,19 +143,19 @@ class Outlines:
         return {str(leaf.id): f"{leaf.file}/{self._path(leaf, table)}" for leaf in self.leaves(table)}
 
     def _path(self, leaf: Outline, table: Outline) -> str:
-        above = [one.attached for one in self.ancestors(leaf)]
-        depth = [one.id for one in self.ancestors(leaf)].index(table.id)
+        above = [ancestor.attached for ancestor in self.ancestors(leaf)]
+        depth = [ancestor.id for ancestor in self.ancestors(leaf)].index(table.id)
         return "/".join([leaf.attached, *above[:depth]])
 
 
 def look(connection: Connection, name: str, only: TableId | None = None) -> Outlines:
-    """All tables, as of this moment, and their part in the publication; or one, with those that it is a part
+    """Return all tables as of now, and their part in the publication; or one, with those that it is a part
     of and that are part of it."""
-    found = publication.describe(connection, name)
+    existing = publication.describe(connection, name)
     statement = _TABLES_15 if connection.info.server_version >= 150000 else _TABLES_14
     if only is not None:
         statement += _FAMILY
-    values = {"publication": found.id if found else None, "table": only}
+    values = {"publication": existing.id if existing else None, "table": only}
     rows = connection.execute(statement.encode(), values, binary=True).fetchall()
     tables = {
         TableId(row[0]): Outline(
@@ -177,11 +177,11 @@ def look(connection: Connection, name: str, only: TableId | None = None) -> Outl
         if table.parent is not None:
             parts[table.parent].append(table)
     (types,) = connection.execute(_TYPES).fetchone() or ("",)
-    return Outlines(found, tables, parts, types)
+    return Outlines(existing, tables, parts, types)
 
 
 def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, TableShape]:
-    """Of these tables, as far as there are such."""
+    """Return the shapes of those of the tables that exist."""
     rows = connection.execute(_SHAPES.encode(), (list(tables),), binary=True)
     return {TableId(row[0]): TableShape(*row[1:]) for row in rows}
 
@@ -189,7 +189,7 @@ def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, T
 def unfit(
     outlines: Outlines, table: Outline, shapes: Mapping[TableId, TableShape], selection: TablesConfig
 ) -> str | None:
-    """Why a table cannot be followed, if so, and what to do about it. Whoever may create tables may create
+    """Return why a table cannot be followed, if so, and the remedy. Whoever may create tables may create
     such a one: it is no reason to refuse the others. `shapes` has the table's own and those of its leaves."""
     own = shapes.get(table.id)
     if own is None or not own.columns:

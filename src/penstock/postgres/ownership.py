@@ -56,10 +56,10 @@ def is_trusted(owner: sql.Composable) -> sql.Composed:
 
 
 def make_schema(connection: Connection, schema: str) -> None:
-    """`if not exists` alone asks for the right to make one that is there already, and fails if somebody else
-    makes the same one now."""
-    found = connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone()
-    if found is None:
+    """Make the schema if it is missing. `if not exists` asks for the right even then, and fails if somebody
+    else makes the same one now."""
+    row = connection.execute("select from pg_namespace where nspname = %s", (schema,)).fetchone()
+    if row is None:
         with suppress(*_AT_ONCE), connection.transaction():
             connection.execute(sql.SQL("create schema {}").format(sql.Identifier(schema)))
 
@@ -68,7 +68,7 @@ def check(connection: Connection, schema: str, tables: Iterable[str]) -> None:
     """Raise `NotReady` if the schema, or one of these tables in it, is somebody else's: who owns a schema can
     drop what is in it and make another one of that name. To be asked when the schema is there: nobody else
     makes anything in one that is ours, but before that it may become another's."""
-    found = connection.execute(
+    row = connection.execute(
         sql.SQL(
             """
             select 'schema', n.nspname, pg_get_userbyid(n.nspowner)
@@ -86,8 +86,8 @@ def check(connection: Connection, schema: str, tables: Iterable[str]) -> None:
         ),
         {"schema": schema, "tables": list(tables)},
     ).fetchone()
-    if found is not None:
-        raise somebody_elses(*found)
+    if row is not None:
+        raise somebody_elses(*row)
 
 
 def somebody_elses(kind: str, name: str, owner: str) -> NotReady:

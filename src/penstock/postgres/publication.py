@@ -98,7 +98,7 @@ def describe(connection: Connection, name: str) -> Publication | None:
 def tables(
     connection: Connection, name: str, only: Collection[TableId] | None = None
 ) -> list[PublishedTable]:
-    """What the publication publishes, in effect: schemas, partitions and column lists settled; all of it, or
+    """Return what is published, in effect: schemas, partitions and column lists settled; all of it, or
     those tables that are asked for."""
     rows = connection.execute(
         (_TABLES_15 if connection.info.server_version >= 150000 else _TABLES_14).encode(),
@@ -175,7 +175,7 @@ def ensure(
     create: bool,
     via_partition_root: bool = True,
 ) -> list[str]:
-    """Make the publication, or bring its tables in step; what was done, in sentences."""
+    """Make the publication, or bring its tables in step; return what was done, in sentences."""
     wanted = set(tables)
     existing = describe(connection, name)
     if existing is None and not create:
@@ -258,14 +258,14 @@ def _left_out(left: dict[TableName, str]) -> list[str]:
 def _alter(
     connection: Connection, name: str, verb: str, tables: set[TableName]
 ) -> tuple[set[TableName], dict[TableName, str]]:
-    """Which tables were added (or dropped), and why the others were not. All at once, or one by one where one
+    """Return which tables were added (or dropped), and why others were not. All at once, or each where one
     of them is refused; what is left out is tried again at the next look."""
     left = _busy(connection, tables) if tables else {}
     free = tables - left.keys()
     if not free or _change(connection, name, verb, free) is None:
         return free, left
     waited = 0
-    for table in sorted(free, key=lambda _: random.random()):  # nobody's is always the last one
+    for table in sorted(free, key=lambda _: random.random()):  # in any order: no table is always the last
         why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
         if why is not None:
             left[table] = why
@@ -274,7 +274,7 @@ def _alter(
 
 
 def _change(connection: Connection, name: str, verb: str, tables: set[TableName]) -> str | None:
-    """Why not, if so."""
+    """Change the publication; return the reason if it was refused."""
     try:
         with connection.transaction():
             connection.execute(
@@ -283,22 +283,20 @@ def _change(connection: Connection, name: str, verb: str, tables: set[TableName]
                 )
             )
     except psycopg.Error as error:
-        told = explain(error)
-        if connection.closed or isinstance(told, ConnectionFailed):
+        failure = explain(error)
+        if connection.closed or isinstance(failure, ConnectionFailed):
             raise
         if isinstance(error, psycopg.errors.LockNotAvailable):
             return _LOCKED
-        if isinstance(
-            error, psycopg.errors.InvalidParameterValue
-        ):  # of a table, which is named, not of a row
+        if isinstance(error, psycopg.errors.InvalidParameterValue):  # it names a table, and quotes no row
             return ". ".join(filter(None, (error.diag.message_primary, error.diag.message_detail)))
-        return f"{told.reason}. {REMEDY}" if isinstance(told, AccessDenied) else told.reason
+        return f"{failure.reason}. {REMEDY}" if isinstance(failure, AccessDenied) else failure.reason
     return None
 
 
 def _busy(connection: Connection, tables: set[TableName]) -> dict[TableName, str]:
-    """Those that somebody holds a lock on, or waits for one, that ours would have to wait for. Of those that
-    are being vacuumed one is worth the try: autovacuum gives way, but only to who waits."""
+    """Return the tables with a lock, held or waited for, that ours would have to wait for. Of those that
+    are being vacuumed one is tried all the same: autovacuum gives way, but only to who waits."""
     rows = connection.execute(
         """
         select n.nspname, c.relname, bool_or(l.mode <> 'ShareUpdateExclusiveLock')

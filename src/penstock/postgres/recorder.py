@@ -255,7 +255,7 @@ _OTHERS = """
 
 
 def script(prefix: str, role: str | None = None) -> str:
-    """The SQL that installs it all, for whoever may create event triggers. Markers begin with the prefix. The
+    """Return the SQL that installs it, for who may create event triggers. Markers begin with the prefix. The
     schema may be that of `role`, which runs the pipeline."""
     marker = sql.Literal(prefix).as_string(None)
     functions = "".join(
@@ -341,7 +341,7 @@ def is_installed(connection: Connection) -> bool:
 
 
 def remove(connection: Connection) -> None:
-    """What it wrote stays. The role goes with its last database."""
+    """Remove the triggers; what they wrote stays. The role goes with its last database."""
     with connection.transaction():
         for trigger in FUNCTIONS:
             connection.execute(sql.SQL("drop event trigger if exists {}").format(sql.Identifier(trigger)))

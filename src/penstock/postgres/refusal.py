@@ -23,7 +23,7 @@ _STATE = re.compile(r":\s+(\d[0-9A-Z]{4})\s*$", re.MULTILINE)
 
 
 def with_state(error: psycopg.Error, conninfo: str) -> psycopg.Error:
-    """What kept us from connecting, of the class that has the server's SQLSTATE, if the server said one."""
+    """Return the error in the class of the server's SQLSTATE, if the server gave one."""
     if error.sqlstate is not None or isinstance(error, psycopg.errors.ConnectionTimeout):
         return error
     try:

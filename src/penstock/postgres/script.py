@@ -37,7 +37,7 @@ class Script:
         self._parts.append("\n")
 
     def text(self, statements: str) -> None:
-        """SQL as it is."""
+        """Write SQL as it is."""
         self._parts.append(statements.rstrip().removesuffix(";") + ";\n")
 
     def begin(self) -> None:
@@ -53,7 +53,7 @@ class Script:
         self.text("commit")
 
     def run(self, query: sql.Composable) -> None:
-        """The statements that this query gives."""
+        """Write the statements that this query returns."""
         if self._connection is None:
             self._parts.append(f"{query.as_string(None).strip()}\n\\gexec\n")
             return
@@ -61,7 +61,7 @@ class Script:
             self.text(row)
 
     def remark(self, query: sql.Composable) -> None:
-        """Remarks that this query gives: they are for reading."""
+        """Write, as comments, the remarks that this query returns."""
         if self._connection is None:
             self.text(query.as_string(None).strip())
             return
@@ -79,11 +79,11 @@ class Script:
 
 
 def user(conninfo: str) -> str:
-    """The role that a connection names."""
+    """Return the role that a connection names."""
     return given(conninfo, "user") or "penstock"
 
 
 def given(conninfo: str, keyword: str) -> str:
-    """A keyword's value, as libpq would find it: given, or from the environment."""
+    """Return a keyword's value as libpq would find it: given, or from the environment."""
     defaults = {option.keyword.decode(): option.val for option in Conninfo.get_defaults()}
     return str(conninfo_to_dict(conninfo).get(keyword) or (defaults[keyword] or b"").decode())

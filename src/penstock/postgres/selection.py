@@ -33,13 +33,13 @@ class Selection:
 
     def is_published(self, source: SourceConfig) -> bool:
         """Whether there is nothing to do to the publication, or nothing that we may do."""
-        found = self.seen.publication
-        if found is None:
+        publication = self.seen.publication
+        if publication is None:
             return False
         if not source.replication.create_publication:
             return True
-        if not found.ours or found.all_tables:
-            return found.trusted
+        if not publication.ours or publication.all_tables:
+            return publication.trusted
         return self.wanted == {t.name for t in self.seen.tables.values() if t.listed is not None}
 
     def left_out(self) -> list[str]:
@@ -52,7 +52,7 @@ def select(connection: Connection, source: SourceConfig) -> Selection:
     published = [seen.tables[id] for id in seen.published()]
     shapes = outline.shapes(
         connection,
-        {one.id for table in (*captured, *published) for one in (table, *seen.leaves(table))},
+        {part.id for table in (*captured, *published) for part in (table, *seen.leaves(table))},
     )
     reasons = {table.name: outline.unfit(seen, table, shapes, source.tables) for table in captured}
     return Selection(
@@ -65,8 +65,8 @@ def select(connection: Connection, source: SourceConfig) -> Selection:
 
 
 def left_out(connection: Connection, source: SourceConfig) -> dict[TableName, str]:
-    """The tables that are chosen and not published, with the reason, once there is a publication. Where it is
-    not ours to alter, what is unfit and in it all the same is told of as well: its updates fail."""
+    """Return the chosen tables that are not published, with the reason, once there is a publication. Where
+    that is not ours to alter, a table in it that is unfit is told of as well: its updates fail."""
     selection = select(connection, source)
     if selection.seen.publication is None:
         return {}

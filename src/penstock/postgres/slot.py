@@ -91,7 +91,7 @@ def describe(connection: Connection, name: str) -> SlotState | None:
         restart_lsn=_lsn(slot["restart_lsn"]),
         wal_status=slot["wal_status"],
         safe_wal_size=slot["safe_wal_size"],
-        # 16 says so of every slot that it invalidated; one whose WAL was removed needs none any more.
+        # PostgreSQL 16 reports this for every invalidated slot, also for one whose WAL was removed.
         conflicting=bool(slot.get("conflicting")) and slot["restart_lsn"] is not None,
         invalidation_reason=slot.get("invalidation_reason"),
         retained=row[2] or 0,
@@ -100,7 +100,7 @@ def describe(connection: Connection, name: str) -> SlotState | None:
 
 
 def create(connection: Connection, name: str, *, failover: bool = False, temporary: bool = False) -> Lsn:
-    """Make the slot; the position from which it has everything. It waits for running transactions, however
+    """Make the slot; return where it has everything from. It waits for running transactions, however
     long the role's statements may take elsewhere."""
     if failover and connection.info.server_version < 170000:
         raise NotReady("failover slots need PostgreSQL 17", slot=name, remedy="Set failover: false")
@@ -159,7 +159,7 @@ def check_usable(state: SlotState | None, position: Lsn) -> None:
 
 
 def loss(state: SlotState, position: Lsn = ZERO) -> str | None:
-    """Why the slot cannot give what follows `position`, if it cannot."""
+    """Return why the slot cannot give what follows `position`; None if it can."""
     if state.plugin is None:
         return "it is a physical slot, not one for logical replication"
     if state.plugin != PLUGIN:

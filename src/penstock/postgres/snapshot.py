@@ -105,7 +105,7 @@ class Snapshot:
     """One table, locked, under one snapshot that others can use as long as this is open."""
 
     def __init__(self, connection: Connection, id: TableId, table: TableName) -> None:
-        """Takes the snapshot: the connection's transaction has only locked the table so far."""
+        """Take the snapshot: the connection's transaction has only locked the table so far."""
         row = _one(
             connection,
             "select pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text",
@@ -131,9 +131,9 @@ class Snapshot:
                     )
                 settle(connection)
                 for _ in range(ATTEMPTS):
-                    found = cls._take(connection, table)
-                    if found is not None:
-                        return found
+                    snapshot = cls._take(connection, table)
+                    if snapshot is not None:
+                        return snapshot
                 raise TableBusy("the table is renamed or repartitioned again and again", table=table)
         except BaseException:
             connection.close()
@@ -167,7 +167,7 @@ class Snapshot:
         partition_bytes: int = 256 << 20,
         batch_rows: int = BATCH_ROWS,
     ) -> list[CopyRange]:
-        """Disjoint parts of about that size, together the whole table; at least one for each partition."""
+        """Return disjoint parts of about that size, together the whole table; at least one per partition."""
         wanted = Wanted(tuple(columns), row_filter, partition_bytes, batch_rows)
         with explained(table=self.table):
             return ranges_of(self._connection, self.id, wanted)
@@ -177,14 +177,14 @@ class Snapshot:
         self._ask("select 1")
 
     def sessions(self, application_name: str) -> int:
-        """How many others of that name are connected to the database; raises as `alive` does."""
+        """Return how many others of that name are connected to the database; raise as `alive` does."""
         self._ask("select pg_stat_clear_snapshot()")  # a transaction sees the first answer again and again
-        found: int = self._ask(
+        count: int = self._ask(
             "select count(*) from pg_stat_activity"
             " where application_name = %s and datname = current_database()",
             application_name,
         )
-        return found
+        return count
 
     def _ask(self, statement: LiteralString, *values: str) -> Any:
         try:
@@ -209,19 +209,19 @@ class Snapshot:
 
 
 def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[CopyRange]:
-    """As the connection's transaction sees the table."""
-    found: list[CopyRange] = []
+    """Return the parts of the table, as the connection's transaction sees it."""
+    ranges: list[CopyRange] = []
     for schema, name, blocks, size, hidden in connection.execute(_LEAVES, {"table": table}).fetchall():
         leaf = TableName(schema, name)
         if hidden:
             raise ReadDenied("row-level security hides rows from this role", table=leaf)
         parts = max(1, min(blocks, -(-size // max(wanted.partition_bytes, 1))))
         bounds: list[Any] = [blocks * part // parts for part in range(parts)] + [None]
-        found += [
+        ranges += [
             CopyRange(leaf, wanted.columns, first, end, wanted.row_filter, size // parts, wanted.batch_rows)
             for first, end in pairwise(bounds)
         ]
-    return found
+    return ranges
 
 
 def copy_out(
@@ -245,14 +245,14 @@ def copy_out(
 
 
 def settle(connection: Connection) -> None:
-    """No time limit of the server or the role ends a copy, but waiting for a lock has one; row-level security
-    is an error rather than fewer rows; and no view is read: who owns a schema can rename it, and another one
-    to its name, past the lock on the table, and a view is a program of its owner's."""
+    """Set that no time limit ends a copy, except in waiting for a lock; that row-level security is an error
+    rather than fewer rows; and that no view is read: who owns a schema can rename it, and another one to its
+    name, past the lock on the table, and a view is a program of its owner's."""
     connection.execute(settings())
 
 
 def settings() -> sql.Composed:
-    """Only those that the server knows: transaction_timeout came with 17."""
+    """Return only those settings that the server knows: transaction_timeout came with 17."""
     return sql.SQL("""
         select set_config(name, case name when 'lock_timeout' then {}
                                           when 'restrict_nonsystem_relation_kind' then 'view'
@@ -275,7 +275,7 @@ def join(connection: Connection, snapshot: str) -> None:
 
 
 def gone(error: psycopg.Error, snapshot: str) -> SnapshotLost | None:
-    """What `set transaction snapshot` failed with, if that is that the snapshot ended."""
+    """Return the error as `SnapshotLost` if it means that the snapshot ended."""
     if error.sqlstate in _GONE_STATES:
         return SnapshotLost(f"the snapshot {snapshot} is not exported any more")
     return None
@@ -325,7 +325,7 @@ def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> pq.abc.PGr
 
 @contextmanager
 def explained(**where: Any) -> Iterator[None]:
-    """What PostgreSQL refuses, as an error that knows its table."""
+    """Raise what PostgreSQL refuses as an error that knows its table."""
     try:
         yield
     except PenstockError as error:

@@ -58,7 +58,7 @@ def identify(ask: Ask) -> Server:
 
 
 def left_at(ask: Ask, server: Server) -> dict[int, Lsn]:
-    """The timelines that this server's history came through, and where it left each of them."""
+    """Return the timelines that this server's history came through, and where it left each of them."""
     if server.timeline == 1:  # the first has no history
         return {}
     answer = ask(f"TIMELINE_HISTORY {server.timeline}".encode())
@@ -76,7 +76,7 @@ def parse(history: bytes) -> dict[int, Lsn]:
 
 
 def departure(reached: Reached, server: Server, left: Mapping[int, Lsn]) -> str | None:
-    """Why the server does not have the history in which we came so far, if it does not. Without a timeline
+    """Return why the server does not have the history that we followed, if so. Without a timeline
     only the end of the WAL tells."""
     position, timeline = reached.position, reached.timeline
     if reached.system_id != server.system_id:

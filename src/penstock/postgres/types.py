@@ -74,15 +74,15 @@ class TypeCatalog:
         self._connect = connect
         self._stop = stop or threading.Event()
         self._connection: Connection | None = None
-        self._known: dict[tuple[int, int], ColumnType] = {}
+        self._resolved: dict[tuple[int, int], ColumnType] = {}
 
     def resolve(self, oid: int, modifier: int = -1, xid: int = 0) -> ColumnType:
         """The type, down to its base; a type that was dropped since, or is too deep a nest of domains, is
         `unknown`, and its values text. One that the transaction `xid` made is waited for: the stream has
         transactions that synchronous replication lets nobody see yet."""
-        known = self._known.get((oid, modifier))
-        if known is not None:
-            return known
+        cached = self._resolved.get((oid, modifier))
+        if cached is not None:
+            return cached
         rows = self._look_up(oid)
         if not rows and xid:
             self._wait_until_visible(xid)
@@ -94,12 +94,12 @@ class TypeCatalog:
         modifiers = [modifier]
         for _, _, _, own, is_array in rows:
             modifiers.append(modifiers[-1] if is_array else own)
-        found: ColumnType | None = None
+        resolved: ColumnType | None = None
         for (number, name, kind, _, is_array), its in zip(reversed(rows), modifiers[-2::-1], strict=True):
-            told = TypeKind.ARRAY if is_array else _KINDS.get(kind, TypeKind.UNKNOWN)
-            found = ColumnType(number, name, its, told, found)
-        assert found is not None
-        return self._known.setdefault((oid, modifier), found)
+            type_kind = TypeKind.ARRAY if is_array else _KINDS.get(kind, TypeKind.UNKNOWN)
+            resolved = ColumnType(number, name, its, type_kind, resolved)
+        assert resolved is not None
+        return self._resolved.setdefault((oid, modifier), resolved)
 
     def _wait_until_visible(self, xid: int) -> None:
         """Not without end: it could be our own feedback that the transaction waits for."""

@@ -26,7 +26,7 @@ CHECKS = (*server.CHECKS, *tables.CHECKS, *replication.CHECKS, *disk.CHECKS)
 
 
 def run(source: SourceConfig, spool: Path, captured: Reached | None = None) -> list[Check]:
-    """Every check for one source, in order. Without a connection there is one only.
+    """Run every check for one source, in order. Without a connection there is only that one.
 
     `captured` is how far the spool has its changes, if there is one: the slot must have what follows, and the
     server what came before.
@@ -38,14 +38,14 @@ def run(source: SourceConfig, spool: Path, captured: Reached | None = None) -> l
             tables = catalog.matching(connection, source.tables)
             situation = Situation(connection, source, spool, tables, captured.position if captured else None)
             checks = (attempt(connection, check, situation) for check in CHECKS)
-            found = [
+            results = [
                 ok("connection", f"{connection.info.dbname} on {where(connection.info)}"),
                 attempt(connection, tls, connection),
                 *_replication_connection(source, captured),
                 *checks,
             ]
             return list(
-                dict.fromkeys(check for check in found if check)
+                dict.fromkeys(check for check in results if check)
             )  # both connections have the same TLS
     except PenstockError as error:
         return [failure("connection", error.reason, error.remedy)]
@@ -54,7 +54,7 @@ def run(source: SourceConfig, spool: Path, captured: Reached | None = None) -> l
 
 
 def _replication_connection(source: SourceConfig, captured: Reached | None) -> list[Check | None]:
-    """A walsender answers: the role may replicate, and pg_hba.conf lets it in. It is the server it was."""
+    """Check that the role may replicate, that pg_hba.conf lets it in, and that it is the same server."""
     name = "replication connection"
     try:
         with connect_replication(source.conninfo()) as connection:

@@ -97,7 +97,7 @@ Looked = TypeVar("Looked")
 def attempt(
     connection: Connection, check: Callable[[Looked], Check | None], situation: Looked
 ) -> Check | None:
-    """The check; what it cannot find out is a failure of its own, and the next one goes on."""
+    """Run a check; an error in it is a failure of this check alone, and the next one goes on."""
     try:
         with connection.transaction():
             return check(situation)

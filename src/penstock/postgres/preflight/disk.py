@@ -20,7 +20,7 @@ LITTLE = 10 * 10**9
 
 
 def spool(now: Situation) -> Check:
-    """The folder may not exist yet: then the one that it will be made in counts."""
+    """Check the spool's disk; where the folder is missing, that of the folder it will be made in."""
     folder = now.spool.absolute()
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 -- where we may not look is no place for it
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):

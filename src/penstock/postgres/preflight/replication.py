@@ -37,7 +37,7 @@ def publication(now: Situation) -> Check:
 
 
 def _can_make(now: Situation, detail: str) -> Check | None:
-    """A failure where the role lacks what `create publication` asks for."""
+    """Return a failure if the role lacks what `create publication` asks for."""
     if not now.one("select has_database_privilege(current_database(), 'create')"):
         return failure(
             "publication",
@@ -67,17 +67,21 @@ def _owns(now: Situation, tables: list[int], detail: str) -> Check | None:
     )
 
 
-def _existing(now: Situation, found: publications.Publication) -> Check:
+def _existing(now: Situation, existing: publications.Publication) -> Check:
     if now.source.replication.create_publication:
         try:
-            found.refuse_if_a_strangers()
+            existing.refuse_if_a_strangers()
         except NotReady as error:
             return failure("publication", error.reason, error.remedy)
-    held = _Held.of(now, found)
+    held = _Held.of(now, existing)
     if now.makes_publication and (held.missing or held.beyond):
         return _adjusted(now, held)
     return (
-        _lacking(now, held) or _silent(found) or _beyond(held) or _without_history(now, held) or _good(held)
+        _lacking(now, held)
+        or _silent(existing)
+        or _beyond(held)
+        or _without_history(now, held)
+        or _good(held)
     )
 
 
@@ -108,8 +112,8 @@ class _Held:
 
 def _adjusted(now: Situation, held: _Held) -> Check:
     changes = ((some(table.name for table in held.missing), "added"), (some(held.beyond), "removed"))
-    said = ", ".join(f"{names} {verb}" for names, verb in changes if names)
-    detail = f"{held.publication.name} will be adjusted: {said}"
+    summary = ", ".join(f"{names} {verb}" for names, verb in changes if names)
+    detail = f"{held.publication.name} will be adjusted: {summary}"
     return _owns(now, [table.id for table in held.missing], detail) or ok("publication", detail)
 
 
@@ -124,13 +128,13 @@ def _lacking(now: Situation, held: _Held) -> Check | None:
     )
 
 
-def _silent(found: publications.Publication) -> Check | None:
-    unpublished = {"insert", "update", "delete", "truncate"} - found.actions
+def _silent(existing: publications.Publication) -> Check | None:
+    unpublished = {"insert", "update", "delete", "truncate"} - existing.actions
     if not unpublished:
         return None
     return warning(
         "publication",
-        f"{found.name} does not publish {some(unpublished)}",
+        f"{existing.name} does not publish {some(unpublished)}",
         "Run: alter publication … set (publish = 'insert, update, delete, truncate')",
     )
 
@@ -163,33 +167,33 @@ def _good(held: _Held) -> Check:
 
 
 def slot(now: Situation) -> Check:
-    found, name = now.slot, now.source.slot_name
-    if found is None and now.source.replication.failover and now.version < 170000:
+    state, name = now.slot, now.source.slot_name
+    if state is None and now.source.replication.failover and now.version < 170000:
         return failure("slot", "failover slots need PostgreSQL 17", "Set failover: false")
-    if found is None and now.position is None:
+    if state is None and now.position is None:
         return ok("slot", f"{name} will be created")
-    lost = slots.loss(found, now.position or ZERO) if found else "the slot does not exist any more"
+    lost = slots.loss(state, now.position or ZERO) if state else "the slot does not exist any more"
     if lost:
         return _lost(now, f"{name}: {lost}")
-    assert found is not None
-    if found.two_phase:
+    assert state is not None
+    if state.two_phase:
         return failure("slot", f"{name}: {slots.TWO_PHASE}", slots.ONE_PHASE)
-    detail = f"{name}, {size(found.behind)} behind, keeps {size(found.retained)} of WAL"
-    if found.wal_status == "unreserved" or (found.safe_wal_size is not None and found.safe_wal_size < 0):
+    detail = f"{name}, {size(state.behind)} behind, keeps {size(state.retained)} of WAL"
+    if state.wal_status == "unreserved" or (state.safe_wal_size is not None and state.safe_wal_size < 0):
         return warning("slot", f"{detail}, about to be lost", "Start the pipeline at once")
-    if found.active:
-        return ok("slot", f"{detail}, in use by process {found.active_pid}")
-    if found.failover != now.source.replication.failover:
+    if state.active:
+        return ok("slot", f"{detail}, in use by process {state.active_pid}")
+    if state.failover != now.source.replication.failover:
         return warning(
             "slot",
-            f"{detail}, made with failover = {str(found.failover).lower()}, unlike the configuration",
+            f"{detail}, made with failover = {str(state.failover).lower()}, unlike the configuration",
             "Change the configuration, or drop the slot and copy the tables anew",
         )
     return ok("slot", detail)
 
 
 def _lost(now: Situation, detail: str) -> Check:
-    """It is made anew if that is wanted; one for another plugin or database is somebody else's."""
+    """Report a lost slot: made anew if that is wanted, unless it is somebody else's (plugin, database)."""
     ours = now.slot is None or (now.slot.plugin == slots.PLUGIN and now.slot.here)
     if ours and now.source.replication.on_slot_lost == "resync":
         remedy = "Nothing to do: `on_slot_lost: resync` makes it anew and copies the tables again"

@@ -45,10 +45,10 @@ def standby(now: Situation) -> Check | None:
 
 
 def wal_level(now: Situation) -> Check:
-    found = now.setting("wal_level")
-    if found != "logical":
-        return failure("wal_level", found, "Set wal_level = logical and restart the server")
-    return ok("wal_level", found)
+    level = now.setting("wal_level")
+    if level != "logical":
+        return failure("wal_level", level, "Set wal_level = logical and restart the server")
+    return ok("wal_level", level)
 
 
 def role(now: Situation) -> Check:
@@ -162,14 +162,14 @@ def sender_timeout(now: Situation) -> Check:
 
 
 def encoding(now: Situation) -> Check:
-    found = now.setting("server_encoding")
-    if found == "SQL_ASCII":
+    name = now.setting("server_encoding")
+    if name == "SQL_ASCII":
         return warning(
             "encoding",
             "SQL_ASCII: the server does not check its text, and what is not UTF-8 cannot be read",
             "Move the data to a database with an encoding",
         )
-    return ok("encoding", found)
+    return ok("encoding", name)
 
 
 def schema_changes(now: Situation) -> Check:

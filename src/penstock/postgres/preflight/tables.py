@@ -34,12 +34,12 @@ def not_logged(now: Situation) -> Check | None:
     foreign = [table.name for table in now.matched if table.kind is TableKind.FOREIGN]
     if not unlogged and not foreign:
         return None
-    said = [
+    parts = [
         f"{kind}: {some(names)}" for kind, names in (("unlogged", unlogged), ("foreign", foreign)) if names
     ]
     return warning(
         "not captured",
-        f"{'; '.join(said)} (no changes in the WAL)",
+        f"{'; '.join(parts)} (no changes in the WAL)",
         "Exclude them, or run: alter table … set logged",
     )
 
