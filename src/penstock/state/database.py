@@ -51,7 +51,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str) -> Database:
-        """The database behind this URL, with our tables in it; made where they are missing."""
+        """Open the database behind this URL; make our tables where they are missing."""
         database = _postgres(url) if _POSTGRES.match(url) else _sqlite(url)
         try:
             database._make_ready()
@@ -62,7 +62,7 @@ class Database:
 
     @property
     def file(self) -> Path | None:
-        """Where it is SQLite: its file."""
+        """Return the file of an SQLite database; None for a server."""
         return Path(self._engine.url.database or "") if self._engine.name == "sqlite" else None
 
     def close(self) -> None:
@@ -86,13 +86,13 @@ class Database:
             return _connect(self._conninfo, autocommit=True)
 
     def _make_ready(self) -> None:
-        """Whoever finds the right format changes nothing: a reader needs no right to write."""
+        """Make the tables, unless they are there in the right format: a reader needs no right to write."""
         with self.reading() as connection:
             if self._known_format(connection):
                 return
         try:
             self._make_tables()
-        except StateUnreachable:  # of those who do it at once all but one fail
+        except StateUnreachable:  # of several who do it at once all but one fail
             with self.reading() as connection:
                 if not self._known_format(connection):
                     raise
@@ -118,10 +118,11 @@ class Database:
         if not sqlalchemy.inspect(connection).has_table(tables.formats.name, schema=schema):
             return False
         self._refuse_others(connection)
-        found = connection.execute(select(tables.formats.c.format)).scalar()
-        if found != tables.FORMAT:
+        stored = connection.execute(select(tables.formats.c.format)).scalar()
+        if stored != tables.FORMAT:
             raise WrongState(
-                f"the state store has the format {found}, and this version of Penstock knows {tables.FORMAT}",
+                f"the state store has the format {stored}, "
+                f"and this version of Penstock knows {tables.FORMAT}",
                 store=self.place,
             )
         return True
@@ -142,7 +143,7 @@ def _sqlite(url: str) -> Database:
         private.with_above(file.parent)
         private.file(file)
         for beside in (Path(f"{file}{end}") for end in ("-wal", "-shm")):
-            if beside.exists():  # as an earlier version left it; SQLite gives a new one the mode of the file
+            if beside.exists():  # left by an earlier version; SQLite gives a new one the file's mode
                 private.file(beside)
     except OSError as error:
         raise StateUnreachable(f"the file cannot be made: {error.strerror}", store=name) from None
@@ -170,16 +171,16 @@ def _postgres(url: str) -> Database:
         check_dsn(SecretStr(dsn))
     except ValueError as error:
         raise ConfigError(f"`state.url`: {error}") from None
-    given = conninfo_to_dict(dsn)
-    conninfo = with_session(make_conninfo(dsn, **{"fallback_application_name": "penstock", **given}))
+    keywords = conninfo_to_dict(dsn)
+    conninfo = with_session(make_conninfo(dsn, **{"fallback_application_name": "penstock", **keywords}))
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://",
         # No prepared statements: a connection pooler between may hand the next one to another session.
         creator=lambda: _connect(conninfo, prepare_threshold=None),
         pool_pre_ping=True,
     )
-    at = given.get("host") or given.get("service") or "localhost"
-    place = f"{at}/{given.get('dbname') or given.get('user') or ''}"
+    at = keywords.get("host") or keywords.get("service") or "localhost"
+    place = f"{at}/{keywords.get('dbname') or keywords.get('user') or ''}"
     options = {"schema_translate_map": {None: tables.SCHEMA}}
     return Database(engine.execution_options(**options), place, conninfo)
 
@@ -195,7 +196,7 @@ def _connect(conninfo: str, **options: Any) -> psycopg.Connection[Any]:
 
 @contextmanager
 def explained(place: str) -> Iterator[None]:
-    """What the database says, as a sentence for the operator: its own words, neither SQL nor secrets."""
+    """Raise the database's errors as sentences for the operator: its own words, neither SQL nor secrets."""
     try:
         yield
     except DBAPIError as error:
@@ -206,14 +207,14 @@ def explained(place: str) -> Iterator[None]:
 
 def _explain(error: BaseException | None, place: str) -> PenstockError:
     lines = (line.strip() for line in str(error).splitlines())
-    said = without_secrets("; ".join(dict.fromkeys(line for line in lines if line))).rstrip(".")
+    message = without_secrets("; ".join(dict.fromkeys(line for line in lines if line))).rstrip(".")
     state = (error.sqlstate or "") if isinstance(error, psycopg.Error) else ""
     if state == "3D000":
         remedy = "Check the name of the database in `state.url`, or create it. It is not about the password"
-        return StateDenied(f"the state store is not there: {said}", store=place, remedy=remedy)
+        return StateDenied(f"the state store is not there: {message}", store=place, remedy=remedy)
     needs_password = isinstance(error, psycopg.Error) and error.pgconn and error.pgconn.needs_password
     if _DENIED.fullmatch(state) or needs_password:
-        return StateDenied(f"the state store refuses us: {said}", store=place)
+        return StateDenied(f"the state store refuses us: {message}", store=place)
     if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
-        return WrongState(f"the state store does not read: {said}", store=place)
-    return StateUnreachable(f"the state store cannot be used: {said}", store=place)
+        return WrongState(f"the state store does not read: {message}", store=place)
+    return StateUnreachable(f"the state store cannot be used: {message}", store=place)

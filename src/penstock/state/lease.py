@@ -42,10 +42,10 @@ PATIENCE = 1.0
 
 class Lock(Protocol):
     def take(self) -> bool:
-        """Whether it is ours now."""
+        """Try to take the lock; return whether it is ours now."""
 
     def held(self) -> bool:
-        """Whether it still is."""
+        """Whether the lock is still ours."""
 
     def release(self) -> None: ...
 
@@ -99,8 +99,8 @@ class ServerLock:
                               set_config('tcp_keepalives_interval', '10', false),
                               set_config('tcp_keepalives_count', '3', false)"""
                 )
-                found = connection.execute("select pg_try_advisory_lock(%s)", (self._key,)).fetchone()
-                if found == (True,):
+                row = connection.execute("select pg_try_advisory_lock(%s)", (self._key,)).fetchone()
+                if row == (True,):
                     self._connection = connection
         finally:
             if self._connection is not connection:
@@ -137,7 +137,7 @@ class Lease:
     """The right to work on the state of one pipeline."""
 
     def __init__(self, database: Database, pipeline: str) -> None:
-        """Take it, or raise `StateInUse` with who has it."""
+        """Take the lease, or raise `StateInUse` with who has it."""
         self._database = database
         self._pipeline = pipeline
         self._checking = threading.Lock()
@@ -152,7 +152,7 @@ class Lease:
 
     @staticmethod
     def holder(database: Database, pipeline: str) -> Holder | None:
-        """Who holds it now, if somebody does: whoever died has let go of the lock, but not of the row."""
+        """Return who holds it now, if somebody does: who died has let go of the lock, but not of the row."""
         lock = _lock_of(database, pipeline)
         if lock.take():
             lock.release()
@@ -161,15 +161,15 @@ class Lease:
             return _holder(connection, pipeline)
 
     def confirm(self, connection: Connection) -> None:
-        """In a transaction that writes: that nobody else has taken the lease, nor does before it ends."""
+        """Raise if another process has taken the lease; none can before this writing transaction ends."""
         holder = _holder(connection, self._pipeline)
         if holder is None or holder.token != self._us.token:
             raise self._in_use(str(holder or "nobody now, but was by another process in between"))
 
     def check(self) -> None:
-        """Whether the lease still holds; where the connection that held it was lost, take it again.
+        """Raise unless the lease still holds; where the connection that held it was lost, take it again.
 
-        `StateUnreachable`, to be tried again, while the server cannot be reached. `StateInUse` if another
+        Raises `StateUnreachable`, to be tried again, while the server is away. `StateInUse` if another
         process has it now, or had it in between: what we remember of the state may be wrong then.
         """
         with self._checking:
@@ -184,7 +184,7 @@ class Lease:
                 raise
 
     def release(self) -> None:
-        """Give it back. What cannot be said to a server that is gone is not said: the lock goes anyway."""
+        """Give the lease back. A server that is gone is not told: the lock goes with the connection."""
         with self._checking:
             try:
                 with self._database.writing() as connection:
@@ -196,7 +196,7 @@ class Lease:
                 self._lock.release()
 
     def _sign(self) -> None:
-        """In place, not by deleting and inserting: a former holder that waits for the row then sees ours."""
+        """Put our name in the row, in place: a former holder that waits for the row then sees ours."""
         ours = {"token": self._us.token, "host": self._us.host, "pid": self._us.pid, "since": self._us.since}
         with self._database.writing() as connection:
             signed = connection.execute(
@@ -228,5 +228,5 @@ def _lock_of(database: Database, pipeline: str) -> Lock:
 def _holder(connection: Connection, pipeline: str) -> Holder | None:
     asked = select(leases.c.token, leases.c.host, leases.c.pid, leases.c.since)
     asked = asked.where(leases.c.pipeline == pipeline).with_for_update(read=True)
-    found = connection.execute(asked).first()
-    return None if found is None else Holder(*found)
+    row = connection.execute(asked).first()
+    return None if row is None else Holder(*row)

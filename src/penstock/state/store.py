@@ -84,26 +84,26 @@ class Store:
         self.close()
 
     def check(self) -> None:
-        """Whether the lease still holds; to be called now and then. See `Lease.check`."""
+        """Raise unless the lease still holds; to be called now and then. See `Lease.check`."""
         if self._lease is not None:
             self._lease.check()
 
     def holder(self) -> str | None:
-        """Who holds the lease now, in words; None if nobody does."""
-        found = Lease.holder(self._database, self._pipeline)
-        return None if found is None else str(found)
+        """Return who holds the lease now, in words; None if nobody does."""
+        holder = Lease.holder(self._database, self._pipeline)
+        return None if holder is None else str(holder)
 
     # Tables
 
     def tables(self, source: str | None = None, destination: str | None = None) -> list[TableState]:
-        """Those of this source and destination, or of all, by name."""
-        known = self._tables if self._lease else self._read_tables()
-        found = [
+        """Return the tables of this source and destination, or of all, by name."""
+        states = self._tables if self._lease else self._read_tables()
+        matching = [
             state
-            for state in list(known.values())
+            for state in list(states.values())
             if source in (None, state.key.source) and destination in (None, state.key.destination)
         ]
-        return sorted(found, key=lambda s: (s.key.source, s.key.destination, s.name, s.key.table))
+        return sorted(matching, key=lambda s: (s.key.source, s.key.destination, s.name, s.key.table))
 
     def table(self, key: TableKey) -> TableState | None:
         return (self._tables if self._lease else self._read_tables()).get(key)
@@ -122,8 +122,8 @@ class Store:
     def update(self, key: TableKey, change: Callable[[TableState], TableState | None], why: str = "") -> None:
         """Put what `change` makes of the table as it is now, if it is known and there is something to put."""
         with self._writing_now:
-            known = self._tables.get(key)
-            changed = None if known is None else change(known)
+            state = self._tables.get(key)
+            changed = None if state is None else change(state)
             if changed is not None:
                 self.put(changed, why)
 
@@ -147,14 +147,14 @@ class Store:
                 self._schemas.pop((key.source, key.table), None)
 
     def history(self, key: TableKey) -> list[PhaseChange]:
-        """The phases that were stored, oldest first."""
+        """Return the phases that were stored, oldest first."""
         return [PhaseChange.of(row) for row in self._read(t.history, key.row())]
 
     def _stored_phase(self, connection: Connection, key: TableKey) -> str | None:
-        """As the database has it: memory may be behind a commit whose answer was lost."""
+        """Return the phase as the database has it: memory may be behind a commit whose answer was lost."""
         asked = select(t.tables.c.phase).where(self._where(t.tables, key.row()))
-        found: str | None = connection.execute(asked).scalar()
-        return found
+        phase: str | None = connection.execute(asked).scalar()
+        return phase
 
     def _note(self, connection: Connection, key: TableKey, change: PhaseChange) -> None:
         ours = self._where(t.history, key.row())
@@ -171,14 +171,14 @@ class Store:
         return next((s for _, s in self.schemas(source, table) if s.version == version), None)
 
     def schemas(self, source: str, table: TableId) -> list[tuple[Lsn, TableSchema]]:
-        """The versions of a table, each with the position from which on it holds, in that order."""
+        """Return the versions of a table, each with the position from which on it holds, in that order."""
         key = source, table
         asked = {"source": source, "table_id": table}
-        known = self._schemas if self._lease else self._read_schemas(asked)
-        return list(known.get(key, ()))
+        by_table = self._schemas if self._lease else self._read_schemas(asked)
+        return list(by_table.get(key, ()))
 
     def schema_at(self, source: str, table: TableId, lsn: Lsn) -> TableSchema | None:
-        """The version in force at a position; None before the first."""
+        """Return the version in force at a position; None before the first."""
         held = [schema for start, schema in self.schemas(source, table) if start <= lsn]
         return held[-1] if held else None
 
@@ -186,10 +186,10 @@ class Store:
         """Remember a version. The same version again replaces what was known of it."""
         key = source, schema.id
         with self._writing_now:
-            known = self._schemas.get(key, [])
-            if (from_lsn, schema) in known:
+            versions = self._schemas.get(key, [])
+            if (from_lsn, schema) in versions:
                 return
-            others = [found for found in known if found[1].version != schema.version]
+            others = [other for other in versions if other[1].version != schema.version]
             row = {"source": source, "table_id": schema.id, "version": schema.version}
             with self._writing() as connection:
                 document = {"from_lsn": from_lsn, "document": schema.to_dict()}
@@ -204,19 +204,19 @@ class Store:
     def advance(
         self, source: str, destination: str, position: Lsn, *, complete_through: datetime | None, rows: int
     ) -> None:
-        """A batch was delivered. Rows and batches add up. The position never goes back, nor does the time
+        """Record a delivered batch. Rows and batches add up. The position never goes back, nor does the time
         that belongs to it; where no time is given the last one stays."""
         with self._writing_now:
-            known = self._progress.get((source, destination))
+            before = self._progress.get((source, destination))
             through = complete_through.astimezone(UTC) if complete_through else None
             reached = Progress(position, through, rows, 1, datetime.now(UTC))
-            if known is not None:
-                behind = position < known.position
+            if before is not None:
+                behind = position < before.position
                 reached = Progress(
-                    max(position, known.position),
-                    known.complete_through if behind or through is None else through,
-                    known.rows + rows,
-                    known.batches + 1,
+                    max(position, before.position),
+                    before.complete_through if behind or through is None else through,
+                    before.rows + rows,
+                    before.batches + 1,
                     reached.updated_at,
                 )
             with self._writing() as connection:
@@ -225,12 +225,12 @@ class Store:
             self._progress[source, destination] = reached
 
     def set_back(self, source: str, destination: str, position: Lsn) -> None:
-        """The destination does not have what it had: it stands here, and the time is not known."""
+        """Move the progress back: the destination lost what it had. The time is unknown then."""
         with self._writing_now:
-            known = self._progress.get((source, destination))
-            if known is None or known.position <= position:
+            before = self._progress.get((source, destination))
+            if before is None or before.position <= position:
                 return
-            reached = replace(known, position=position, complete_through=None, updated_at=datetime.now(UTC))
+            reached = replace(before, position=position, complete_through=None, updated_at=datetime.now(UTC))
             with self._writing() as connection:
                 key = {"source": source, "destination": destination}
                 self._replace(connection, t.progress, key | reached.row())
@@ -239,7 +239,7 @@ class Store:
     # What holds up a destination
 
     def waits(self, source: str, destination: str, error: PenstockError | None) -> None:
-        """A whole stream waits, and for what; None: it goes on."""
+        """Record that a whole stream waits, and for what; None: it goes on."""
         key = {"source": source, "destination": destination}
         with self._writing_now, self._writing() as connection:
             self._delete(connection, t.waits, key)
@@ -248,9 +248,9 @@ class Store:
                 connection.execute(insert(t.waits).values(pipeline=self._pipeline, **row))
 
     def waiting(self, source: str, destination: str) -> tuple[datetime, PenstockError] | None:
-        """Since when a stream waits, and for what; always as the database has it."""
-        found = self._read(t.waits, {"source": source, "destination": destination})
-        return (found[0]["since"], from_dict(found[0]["error"])) if found else None
+        """Return since when a stream waits, and for what; always as the database has it."""
+        rows = self._read(t.waits, {"source": source, "destination": destination})
+        return (rows[0]["since"], from_dict(rows[0]["error"])) if rows else None
 
     # Requests
 
@@ -261,7 +261,7 @@ class Store:
             connection.execute(insert(t.requests).values(pipeline=self._pipeline, **row))
 
     def requests(self) -> list[Request]:
-        """What is asked of the pipeline, oldest first; always as the database has it."""
+        """Return what is asked of the pipeline, oldest first; always as the database has it."""
         return [Request.of(row) for row in self._read(t.requests)]
 
     def done(self, request: Request) -> None:
@@ -298,7 +298,7 @@ class Store:
         connection.execute(delete(table).where(self._where(table, key)))
 
     def _replace(self, connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
-        """Only the holder of the lease writes: nobody inserts between the two."""
+        """Delete, then insert. Only the holder of the lease writes: nobody inserts between the two."""
         key = {column.name: row[column.name] for column in table.primary_key if column.name != "pipeline"}
         self._delete(connection, table, key)
         connection.execute(insert(table).values(pipeline=self._pipeline, **row))
@@ -309,15 +309,15 @@ class Store:
             return [row._asdict() for row in connection.execute(asked)]
 
     def _read_tables(self) -> dict[TableKey, TableState]:
-        found = [TableState.of(row) for row in self._read(t.tables)]
-        return {state.key: state for state in found}
+        states = [TableState.of(row) for row in self._read(t.tables)]
+        return {state.key: state for state in states}
 
     def _read_schemas(self, key: Mapping[str, Any] = {}) -> dict[tuple[str, TableId], _Versions]:
-        found: dict[tuple[str, TableId], _Versions] = {}
+        by_table: dict[tuple[str, TableId], _Versions] = {}
         for row in self._read(t.schemas, key):
-            versions = found.setdefault((row["source"], TableId(row["table_id"])), [])
+            versions = by_table.setdefault((row["source"], TableId(row["table_id"])), [])
             versions.append((row["from_lsn"], TableSchema.from_dict(row["document"])))
-        return {key: sorted(versions, key=_by_position) for key, versions in found.items()}
+        return {key: sorted(versions, key=_by_position) for key, versions in by_table.items()}
 
     def _read_progress(self) -> dict[tuple[str, str], Progress]:
         return {(row["source"], row["destination"]): Progress.of(row) for row in self._read(t.progress)}
@@ -328,5 +328,5 @@ def _by_position(version: tuple[Lsn, TableSchema]) -> tuple[Lsn, int]:
 
 
 def _plain(text: str) -> str:
-    """What both databases take as text: no NUL, no half of a character."""
+    """Return the text without what a database refuses: NULs, and halves of characters."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
