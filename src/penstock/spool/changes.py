@@ -37,7 +37,7 @@ class Change:
     unchanged: tuple[int, ...]
 
     def before_map(self) -> dict[str, str | None] | None:
-        """The old row by column name: all of it, or the columns of its key."""
+        """Return the old row by column name: all of it, or the columns of its key."""
         if self.table is None or self.before is None:
             return None
         named = zip(self.table.columns, self.before, strict=True)
@@ -45,7 +45,7 @@ class Change:
         return {column.name: value for column, value in named if full or column.key}
 
     def after_map(self) -> dict[str, str | None] | None:
-        """The new row by column name, without the columns that PostgreSQL did not send."""
+        """Return the new row by column name, without the columns that PostgreSQL did not send."""
         if self.table is None or self.after is None or self.op is Op.TRUNCATE:
             return None
         named = enumerate(zip(self.table.column_names, self.after, strict=True))
@@ -53,7 +53,7 @@ class Change:
 
 
 def changes(manifest: Manifest, start: Lsn, end: Lsn) -> Iterator[Change]:
-    """Every change of `[start, end)`, ordered by `(commit_lsn, seq)`."""
+    """Yield every change of `[start, end)`, ordered by `(commit_lsn, seq)`."""
     schemas = manifest.schemas()
     for entry in manifest.entries(start, end):
         yield from _of_segment(manifest.path.parent, entry, schemas)

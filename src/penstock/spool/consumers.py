@@ -25,7 +25,7 @@ class Consumer:
 
 
 def listed(manifest: Manifest) -> list[Consumer]:
-    """The slowest first."""
+    """Return the consumers, the slowest first."""
     rows = manifest.rows("select name, position, updated_at from consumers order by position, name")
     sizes = manifest.rows("select end_lsn, bytes from segments")
     return [
@@ -40,7 +40,7 @@ def listed(manifest: Manifest) -> list[Consumer]:
 
 
 def configure(manifest: Manifest, destinations: Iterable[str]) -> list[str]:
-    """These are the pipeline's destinations. Consumers of one that is none any more are forgotten, and named;
+    """Set the pipeline's destinations. Consumers of one that is gone are forgotten, and their names returned;
     those of queries, which are in no configuration, stay."""
     with manifest.transaction() as db:
         former = {name for (name,) in db.execute("select name from destinations")}
@@ -51,7 +51,7 @@ def configure(manifest: Manifest, destinations: Iterable[str]) -> list[str]:
 
 
 def forget(manifest: Manifest, consumer: str) -> list[str]:
-    """The consumer and the tables that wait for it; the names of those that were there."""
+    """Forget the consumer and the tables that wait for it; return the names of those that were there."""
     with manifest.transaction() as db:
         return _forget(db, consumer)
 

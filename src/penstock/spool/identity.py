@@ -40,12 +40,12 @@ def spool_exists(spool: Path) -> bool:
     if not path.exists():
         return False
     with explained(spool / "manifest.db"), closing(sqlite3.connect(path, timeout=30)) as db:
-        found = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
-        return found is not None and db.execute("select count(*) from meta").fetchone() != (0,)
+        table = db.execute("select 1 from sqlite_master where name = 'meta'").fetchone()
+        return table is not None and db.execute("select count(*) from meta").fetchone() != (0,)
 
 
 def identity_of(spool: Path) -> Identity | None:
-    """Whose changes this spool holds; None where capture never began."""
+    """Return whose changes this spool holds; None where capture never began."""
     if not spool_exists(spool):
         return None
     with explained(spool / "manifest.db"), closing(sqlite3.connect(spool / "manifest.db", timeout=30)) as db:
@@ -57,27 +57,27 @@ def check_identity(spool: Path, ours: Identity) -> None:
     """Raise `WrongSpool` if this is the spool of another slot. To be asked before anything about the slot:
     that ours is not the slot of somebody else's spool does not mean that it is lost. A slot of the same name
     in a database of the same name, on another server, is lost: `reached` tells."""
-    found = identity_of(spool)
-    if found is not None and (found.database, found.slot) != (ours.database, ours.slot):
+    other = identity_of(spool)
+    if other is not None and (other.database, other.slot) != (ours.database, ours.slot):
         refuse_another(spool, ours)
 
 
 def refuse_another(spool: Path, ours: Identity) -> None:
-    found = identity_of(spool)
-    if found in (None, ours):
+    other = identity_of(spool)
+    if other in (None, ours):
         return
     remedy = None
-    if (found.system_id, found.database) == (ours.system_id, ours.database):
+    if (other.system_id, other.database) == (ours.system_id, ours.database):
         remedy = (
-            f"Set `replication.slot_name: {found.slot}` to go on with it, or give this source a spool path of"
+            f"Set `replication.slot_name: {other.slot}` to go on with it, or give this source a spool path of"
             " its own, or remove the old spool for good"
         )
-    raise WrongSpool(f"the spool belongs to {found}, not to {ours}", file=spool, remedy=remedy)
+    raise WrongSpool(f"the spool belongs to {other}, not to {ours}", file=spool, remedy=remedy)
 
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """What SQLite says, as one of our errors: some of it passes, some does not."""
+    """Raise SQLite's errors as ours: some of them pass, some do not."""
     try:
         with room.explained(file.parent):
             yield

@@ -91,7 +91,7 @@ class Manifest:
         """Open the manifest of this identity, making it where there is none; `start` is for a new one."""
         private.folder(spool)
         refuse_another(spool, identity)
-        private.file(spool / "manifest.db")  # what SQLite puts beside it has its mode
+        private.file(spool / "manifest.db")  # the files that SQLite puts beside it get its mode
         manifest = cls(spool)
         try:
             manifest._begin(identity, start)
@@ -104,14 +104,14 @@ class Manifest:
         with explained(self.path):
             self._db.executescript(_TABLES)
         with self.transaction() as db:
-            found = dict(db.execute("select key, value from meta"))
-            if not found:
+            meta = dict(db.execute("select key, value from meta"))
+            if not meta:
                 begin = {"position": str(start.value), "retired": str(start.value)}
                 fresh = {"format": FORMAT, **asdict(identity), **begin}
                 db.executemany("insert into meta values (?, ?)", fresh.items())
-            elif found.get("format") != FORMAT:
-                said = f"the spool has format {found.get('format')}, not {FORMAT}"
-                raise WrongSpool(said, file=self.path)
+            elif meta.get("format") != FORMAT:
+                message = f"the spool has format {meta.get('format')}, not {FORMAT}"
+                raise WrongSpool(message, file=self.path)
 
     @classmethod
     def open(cls, spool: Path) -> Manifest:
@@ -131,12 +131,12 @@ class Manifest:
                 yield self._db
                 self._db.execute("commit")
             except BaseException:
-                if self._db.in_transaction:  # what found no room SQLite has taken back by itself
+                if self._db.in_transaction:  # on a full disk SQLite has rolled back by itself
                     self._db.execute("rollback")
                 raise
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """One connection serves several threads, one at a time: a read that another one has not finished
+        """Return all rows at once. Several threads share the connection: a read that one has not finished
         would make SQLite refuse to begin a transaction."""
         with self._using, explained(self.path):
             return self._db.execute(statement, values).fetchall()
@@ -144,10 +144,10 @@ class Manifest:
     # Positions
 
     def _meta(self, key: str) -> int:
-        found = self.rows("select value from meta where key = ?", (key,))
-        if not found:
+        rows = self.rows("select value from meta where key = ?", (key,))
+        if not rows:
             raise SpoolDamaged(f"the manifest has no {key}", file=self.path)
-        return int(found[0][0])
+        return int(rows[0][0])
 
     @property
     def position(self) -> Lsn:
@@ -162,11 +162,11 @@ class Manifest:
     @property
     def timeline(self) -> int | None:
         """The server's timeline on which the position was reached; None: an earlier version wrote it."""
-        found = self.rows("select value from meta where key = 'timeline'")
-        return int(found[0][0]) if found else None
+        rows = self.rows("select value from meta where key = 'timeline'")
+        return int(rows[0][0]) if rows else None
 
     def enter_timeline(self, timeline: int) -> None:
-        """What is recorded from now on was read on this timeline, and so was what came before."""
+        """Record that the position was reached, and all that follows is read, on this timeline."""
         with self.transaction() as db:
             db.execute("insert or replace into meta values ('timeline', ?)", (str(timeline),))
 
@@ -206,7 +206,7 @@ class Manifest:
     # Segments
 
     def entries(self, start: Lsn, end: Lsn) -> list[SegmentEntry]:
-        """The segments of `[start, end)`, in order; both are positions that `next_position` gave."""
+        """Return the segments of `[start, end)`, in order; both are positions that `next_position` gave."""
         self._refuse_if_gone(start)
         parts: dict[int, list[SegmentPart]] = {}
         for segment_id, *part in self.rows(
@@ -216,18 +216,18 @@ class Manifest:
             (start.value, end.value),
         ):
             parts.setdefault(segment_id, []).append(SegmentPart(*part))
-        found = self.rows(
+        segments = self.rows(
             """select id, file, rows, bytes, start_lsn, end_lsn from segments
                 where end_lsn > ? and end_lsn <= ? order by id""",
             (start.value, end.value),
         )
         return [
             SegmentEntry(Segment(file, rows, size, tuple(parts.get(id, ()))), Lsn(first), Lsn(last))
-            for id, file, rows, size, first, last in found
+            for id, file, rows, size, first, last in segments
         ]
 
     def next_position(self, start: Lsn, max_rows: int | None = None, max_bytes: int | None = None) -> Lsn:
-        """How far a consumer at `start` can read: at least one transaction, then up to the limits.
+        """Return how far a consumer at `start` can read: at least one transaction, then up to the limits.
 
         It is `start` itself while nothing has come, even as the captured position moves on.
         """
@@ -262,8 +262,8 @@ class Manifest:
     # Schemas
 
     def schemas(self) -> dict[tuple[TableId, int], TableSchema]:
-        found = self.rows("select document from schemas order by table_id, version")
-        schemas = [TableSchema.from_dict(json.loads(document)) for (document,) in found]
+        rows = self.rows("select document from schemas order by table_id, version")
+        schemas = [TableSchema.from_dict(json.loads(document)) for (document,) in rows]
         return {(schema.id, schema.version): schema for schema in schemas}
 
     # Consumers
@@ -277,7 +277,7 @@ class Manifest:
             )
 
     def advance(self, consumer: str, position: Lsn) -> None:
-        """What `consumer` has made durable: everything before `position`. Never goes back."""
+        """Record that `consumer` has made everything before `position` durable. Never goes back."""
         with self.transaction() as db:
             db.execute(
                 """insert into consumers (name, position) values (?, ?)
@@ -287,7 +287,7 @@ class Manifest:
             )
 
     def rewind(self, consumer: str, position: Lsn) -> bool:
-        """Let a consumer stand further back, if the spool still has all that follows; whether it has."""
+        """Move a consumer back, if the spool still has all that follows; return whether it has."""
         with self.transaction() as db:
             if position < self.retired:
                 return False
@@ -330,15 +330,15 @@ class Manifest:
 
 
 def position(spool: Path) -> Lsn | None:
-    """How far capture came in this spool; None where it never began."""
-    found = reached(spool)
-    return found.position if found else None
+    """Return how far capture came in this spool; None where it never began."""
+    progress = reached(spool)
+    return progress.position if progress else None
 
 
 def reached(spool: Path) -> Reached | None:
-    """How far capture came in this spool, and on which server; None where it never began."""
-    found = identity_of(spool)
-    if found is None:
+    """Return how far capture came in this spool, and on which server; None where it never began."""
+    identity = identity_of(spool)
+    if identity is None:
         return None
     with closing(Manifest(spool)) as manifest:
-        return Reached(manifest.position, manifest.timeline, found.system_id)
+        return Reached(manifest.position, manifest.timeline, identity.system_id)

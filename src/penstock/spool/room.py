@@ -64,12 +64,12 @@ def _reserve(spool: Path) -> Path:
 
 def _write(path: Path, size: int) -> None:
     with open(path, "wb", opener=private.opener) as file:
-        file.write(os.urandom(size))  # what a file system cannot make small
+        file.write(os.urandom(size))  # random bytes: no file system compresses them
 
 
 @contextmanager
 def explained(spool: Path) -> Iterator[None]:
-    """What means that there is no room is `SpoolFull`; any other error stays as it is."""
+    """Raise `SpoolFull` for an error that means a full disk; any other stays as it is."""
     try:
         yield
     except (OSError, sqlite3.OperationalError) as error:

@@ -126,14 +126,14 @@ def _write_parts(sink: IO[bytes], table: pa.Table) -> list[SegmentPart]:
 
 
 def read(path: Path, part: SegmentPart, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a part, a record batch at a time; all columns, or these."""
+    """Yield the rows of a part, a record batch at a time; all columns, or these."""
     yield from read_batches(path, part.first_batch, part.batches, columns)
 
 
 def read_batches(
     path: Path, first: int, count: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Some record batches of a segment, or all from one on."""
+    """Yield some record batches of a segment, or all from one on."""
     fields = None if columns is None else [SCHEMA.get_field_index(name) for name in columns]
     with pa.memory_map(str(path)) as file:
         reader = ipc.open_file(file, options=ipc.IpcReadOptions(included_fields=fields, use_threads=False))

@@ -71,7 +71,7 @@ class SpoolWriter:
         return self.dirty and bool(self._ended or self._unseen)
 
     def learn(self, schema: TableSchema) -> None:
-        """A schema that the rows to come refer to."""
+        """Take in a schema that the rows to come refer to."""
         self._schemas.append(schema)
 
     def record_schemas(self) -> None:
@@ -80,7 +80,7 @@ class SpoolWriter:
         self._schemas = []
 
     def append(self, rows: pa.RecordBatch, ended: int, position: Lsn | None) -> None:
-        """Rows in stream order. The first `ended` of them, and all given before, belong to transactions
+        """Take in rows in stream order. The first `ended`, and all given before, belong to transactions
         that ended, the last of them at `position`; the others to one that goes on."""
         if position is not None:
             self._ended += self._open
@@ -153,9 +153,9 @@ class SpoolWriter:
 
     def _remove_leftovers(self) -> int:
         """Remove what a crash left behind, and return the number of the next segment."""
-        known = self.manifest.files()
+        recorded = self.manifest.files()
         for path in _segment_files(self.path):
-            if path.name not in known:
+            if path.name not in recorded:
                 path.unlink()
         return 1 + self.manifest.last_segment
 
@@ -195,7 +195,7 @@ def _lock(path: Path) -> int:
 
 
 def captured_by(path: Path) -> int | None:
-    """The process that captures into this spool now, if one does."""
+    """Return the process that captures into this spool now, if one does."""
     try:
         lock = os.open(path / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
