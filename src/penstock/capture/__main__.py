@@ -29,7 +29,7 @@ class WithoutPandas(MetaPathFinder):
 
 def main() -> int:
     sys.meta_path.insert(0, WithoutPandas())
-    os.umask(0o077)  # all that is written here is ours alone, whoever writes it
+    os.umask(0o077)  # files of this process and of its children are for their owner alone
     logs.to_stderr()
     spec = CaptureSpec.from_json(sys.stdin.readline())
     stop = threading.Event()

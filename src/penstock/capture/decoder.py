@@ -184,7 +184,7 @@ class _Changes:
         )  # fmt: skip
 
     def replay(self, run: MessageRun) -> DecodedRows | None:
-        """The rows of a run of a streamed transaction, if there are any."""
+        """Return the rows of a run of a streamed transaction, if there are any."""
         batch, at = RowBuffers(run), 0
         while (at := self.scan(batch, at)) < len(run.ends):
             self.rare(batch, messages.xlog_data(run.message(at)))
@@ -250,16 +250,16 @@ class _Changes:
 
 
 def _transaction(start: Lsn, commit: StreamCommit | None = None) -> Int64s:
-    """The kernels' view of a transaction: of none, at a position, or of one whose commit is known."""
-    made = np.zeros(8, np.int64)
-    made[kernels.START] = made[kernels.POSITION] = start.value
+    """Return the kernels' view of a transaction: of none, at a position, or of one whose commit is known."""
+    transaction = np.zeros(8, np.int64)
+    transaction[kernels.START] = transaction[kernels.POSITION] = start.value
     if commit is not None:
-        made[kernels.OPEN] = 1
-        made[kernels.COMMIT_LSN] = commit.commit_lsn.value
-        made[kernels.COMMITTED_AT] = commit.committed_at + EPOCH_US
-        made[kernels.XID] = commit.xid
-        made[kernels.DROPPED] = commit.commit_lsn < start
-    return made
+        transaction[kernels.OPEN] = 1
+        transaction[kernels.COMMIT_LSN] = commit.commit_lsn.value
+        transaction[kernels.COMMITTED_AT] = commit.committed_at + EPOCH_US
+        transaction[kernels.XID] = commit.xid
+        transaction[kernels.DROPPED] = commit.commit_lsn < start
+    return transaction
 
 
 def _block(xid: int, run: MessageRun, xids: Int64s, first: int, stop: int) -> Block | None:

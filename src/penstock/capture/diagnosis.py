@@ -46,7 +46,7 @@ class Diagnosis:
         self._attempts = 0
 
     def of(self, error: psycopg.Error, position: Callable[[], Lsn]) -> PenstockError:
-        """The error as the capture's, whose policy says whether to go on; `position` is how far it came."""
+        """Return the error as the capture's, whose policy says if to go on; `position`: how far it came."""
         explained, state = explain(error), error.sqlstate or ""
         if state in SOMETHING_GONE:
             return self._what_is_gone(explained.reason, position())

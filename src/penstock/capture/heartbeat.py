@@ -31,7 +31,7 @@ select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
 
 
 def mark(connection: Connection) -> Lsn:
-    """A mark in the WAL: a capture whose position is beyond it has all that had committed before now."""
+    """Write a mark to the WAL: a capture that is beyond it has all that had committed before now."""
     marked = connection.execute(_MARK, (HEARTBEAT_PREFIX,)).fetchone()
     assert marked is not None
     return Lsn.parse(marked[0])

@@ -53,17 +53,17 @@ def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
 
 
 def spool_of(config: Config, source: SourceConfig) -> Path:
-    """In the pipeline's own folder: no two pipelines share a spool, whatever they call their sources."""
+    """Return the spool's path, in the pipeline's own folder: no two pipelines share a spool."""
     return folder_of(config) / source.name
 
 
 def folder_of(config: Config) -> Path:
-    """Of the pipeline: its spools and the log of its Spark."""
+    """Return the folder of the pipeline's spools and of its Spark's log."""
     return config.spool.path / config.pipeline
 
 
 def prepare(source: SourceConfig) -> list[str]:
-    """Bring the publication in step with the configured tables; says what was done, and what was left out."""
+    """Bring the publication in step with the configured tables; return what was done and left out."""
     try:
         with connect(source.conninfo()) as connection:
             wait_briefly(connection)
@@ -73,7 +73,7 @@ def prepare(source: SourceConfig) -> list[str]:
 
 
 def adjust(connection: Connection, source: SourceConfig, selection: Selection) -> list[str]:
-    """The same while a pipeline runs. A table that cannot be followed does not stop the others; one that lost
+    """Do the same while a pipeline runs. One table that cannot be followed stops no other; one that lost
     its key is taken out: published, it would refuse its updates."""
     create = source.replication.create_publication
     done = publication.ensure(connection, source.publication_name, selection.wanted, create=create)
@@ -82,7 +82,7 @@ def adjust(connection: Connection, source: SourceConfig, selection: Selection) -
 
 @contextmanager
 def temporary_publication(source: SourceConfig) -> Iterator[str]:
-    """The configured publication where there is one; otherwise one that goes when the caller is done."""
+    """Yield the configured publication where there is one; otherwise one that is dropped afterwards."""
     with connect(source.conninfo()) as connection:
         if existing := publication.describe(connection, source.publication_name):
             if source.replication.create_publication:
@@ -91,7 +91,7 @@ def temporary_publication(source: SourceConfig) -> Iterator[str]:
             return
         tables = select(connection, source).fit
     name = f"penstock_tail_{time.time_ns()}"
-    try:  # from here on: it may be there although we were interrupted while we made it
+    try:  # from here on: if we are interrupted while we make it, it may be there
         with connect(source.conninfo()) as connection:
             wait_briefly(connection)
             publication.ensure(connection, name, tables, create=True)
@@ -146,9 +146,9 @@ class CaptureProcess:
         if self._child.poll() is None:
             return
         assert self._child.stdout is not None
-        said = self._child.stdout.read().strip()
-        if said:
-            raise from_dict(json.loads(said.splitlines()[-1]))
+        output = self._child.stdout.read().strip()
+        if output:
+            raise from_dict(json.loads(output.splitlines()[-1]))
         if self._child.returncode < 0:
             raise CaptureKilled(f"capture was killed by signal {-self._child.returncode}")
         raise PenstockError(

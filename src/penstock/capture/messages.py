@@ -50,8 +50,8 @@ class TruncateMessage:
     @property
     def options(self) -> tuple[str, ...]:
         """As they stand in the spool."""
-        given = {"cascade": self.cascade, "restart identity": self.restart_identity}
-        return tuple(name for name, wanted in given.items() if wanted)
+        flags = {"cascade": self.cascade, "restart identity": self.restart_identity}
+        return tuple(name for name, wanted in flags.items() if wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class XLogData:
     payload: bytes
 
     def reader(self, *, streamed: bool = False) -> Reader:
-        """A reader past the message's kind and, in a streamed transaction, past the xid that follows."""
+        """Return a reader past the message's kind and, in a streamed transaction, the xid that follows."""
         reader = Reader(self.payload, self.lsn)
         reader.take(5 if streamed else 1)
         return reader
@@ -105,7 +105,7 @@ class Reader:
         return taken
 
     def rest(self) -> tuple[bytes, int]:
-        """The message and the place in it, for who reads on by himself and then says how far."""
+        """Return the message and the place in it, for a caller that reads on and then says how far."""
         return self._data, self._at
 
     def skip_to(self, at: int) -> None:
@@ -174,7 +174,7 @@ class Reader:
 
 
 def position(message: bytes) -> Lsn | None:
-    """Where a CopyData message says it stands, as far as it can be read: for errors."""
+    """Return where a CopyData message says it stands, as far as it can be read: for errors."""
     if message[:1] != b"w" or len(message) < 9 or message[1] & 0x80:
         return None
     return Lsn(int.from_bytes(message[1:9], "big"))

@@ -69,7 +69,7 @@ class ReferenceDecoder:
         """The xid of the streamed block that is arriving."""
 
     def events(self, run: MessageRun) -> Iterator[Event]:
-        """The events of a run; a streamed transaction's are not among them."""
+        """Yield the events of a run; a streamed transaction's are not among them."""
         for read in self._read(run):
             if not isinstance(read, Block | StreamAbort | StreamCommit):
                 yield read
@@ -173,7 +173,7 @@ class _PlainChanges:
         self.moved = True
 
     def read(self, data: XLogData) -> Iterator[Event]:
-        """The events of one message, unless its transaction is to be left out."""
+        """Yield the events of one message, unless its transaction is to be left out."""
         event = self._event(data)
         if event is not None and not self._left_out(event):
             yield event
@@ -266,15 +266,15 @@ class _PlainChanges:
     def _message(self, reader: Reader, data: XLogData) -> Event | None:
         message = messages.logical_message(reader)
         silent = message.prefix == HEARTBEAT_PREFIX
-        said = (message.transactional, message.prefix, message.content)
+        fields = (message.transactional, message.prefix, message.content)
         if message.transactional:
             transaction = self._open(reader)
-            return None if silent else Message(data.lsn, transaction.commit_lsn, transaction.next(), *said)
+            return None if silent else Message(data.lsn, transaction.commit_lsn, transaction.next(), *fields)
         if self.transaction is not None:
             raise reader.malformed("it is an immediate message inside a transaction")
         self.sent_at = reader.check_time(data.sent_at)
         self.reach(message.lsn)
-        return None if silent else Message(message.lsn, message.place, 0, *said)
+        return None if silent else Message(message.lsn, message.place, 0, *fields)
 
     def _open(self, reader: Reader) -> _PlainTransaction:
         if self.transaction is None:
@@ -312,28 +312,28 @@ class _Rows:
 
 
 def _rows(event: Event, changes: _PlainChanges) -> Iterator[tuple[Any, ...]]:
-    """The rows of the spool that an event makes."""
-    made: list[tuple[TableId, Op, OldRow | None, Row | None, tuple[int, ...]]]
+    """Yield the rows of the spool that an event makes."""
+    rows: list[tuple[TableId, Op, OldRow | None, Row | None, tuple[int, ...]]]
     match event:
         case Insert(table_id=table_id, table_row=after):
             unchanged = event.unchanged
-            made = [(table_id, Op.INSERT, None, after, unchanged)]
+            rows = [(table_id, Op.INSERT, None, after, unchanged)]
         case Update(table_id=table_id, table_row=after, old_table_row=old, unchanged=unchanged):
-            made = [(table_id, Op.UPDATE, old, after, unchanged)]
+            rows = [(table_id, Op.UPDATE, old, after, unchanged)]
         case Delete(table_id=table_id, old_table_row=old):
-            made = [(table_id, Op.DELETE, old, None, ())]
+            rows = [(table_id, Op.DELETE, old, None, ())]
         case Truncate(options=options, rel_ids=tables):
             chosen: Row = TruncateMessage(tables, bool(options & 1), bool(options & 2)).options
-            made = [(table_id, Op.TRUNCATE, None, chosen, ()) for table_id in tables]
+            rows = [(table_id, Op.TRUNCATE, None, chosen, ()) for table_id in tables]
         case Message(transactional=transactional, prefix=prefix, content=content):
-            said = LogicalMessage(transactional, event.start_lsn, prefix, content).values
-            made = [(NO_TABLE, Op.MESSAGE, None, said, ())]
+            values = LogicalMessage(transactional, event.start_lsn, prefix, content).values
+            rows = [(NO_TABLE, Op.MESSAGE, None, values, ())]
         case _:
             return
     transaction = changes.transaction or _PlainTransaction(
         event.commit_lsn, changes.sent_at, 0, dropped=False
     )
-    for seq, (table_id, op, old, new, unchanged) in enumerate(made, event.seq):
+    for seq, (table_id, op, old, new, unchanged) in enumerate(rows, event.seq):
         schema = changes.relations.get(table_id)
         kind = BeforeKind.NONE if old is None else BeforeKind.KEY if old[0] else BeforeKind.FULL
         yield (

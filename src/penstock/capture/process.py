@@ -52,7 +52,7 @@ LONGEST_SILENCE = 3600.0
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """What goes wrong in asking the catalog is no failure of the stream."""
+    """Raise errors of catalog queries as such: they are no failure of the stream."""
     try:
         yield
     except psycopg.Error as error:
@@ -113,7 +113,7 @@ class Capture:
         return self._diagnosis.of(error, lambda: manifest.position(self._spec.spool) or ZERO)
 
     def _stream(self) -> None:
-        """One connection's life."""
+        """Stream for as long as one connection lasts."""
         spec = self._spec
         self._report("starting")
         with Receiver(replication_conninfo(spec.conninfo)) as receiver:
@@ -153,7 +153,7 @@ class Capture:
         self._pump(receiver, writer)
 
     def _wait_for_room(self, full: SpoolFull, writer: SpoolWriter) -> None:
-        """Without a connection, and with the spool held: its consumers may go on, and make room."""
+        """Wait without a connection, the spool held: its consumers may go on, and make room."""
         self._report("paused", full.at(source=self._spec.source))
         room.release(self._spec.spool)
         while not self._stop.wait(ROOM_PAUSE):
@@ -174,27 +174,27 @@ class Capture:
         without a spool, where the slot begins. None if told to stop while the slot was being made."""
         spec = self._spec
         with _explained(), connect(spec.conninfo) as connection:
-            found, position = self._look(connection)
-            if found is None and position is not None:  # another capture may have made both in between
-                found, position = self._look(connection)
-            is_new = found is None and position is None
+            existing, position = self._look(connection)
+            if existing is None and position is not None:  # another capture may have made both in between
+                existing, position = self._look(connection)
+            is_new = existing is None and position is None
             if not is_new:
-                slot.refuse_unpromoted(connection, found)
+                slot.refuse_unpromoted(connection, existing)
             check_publication(connection, spec.publication)
             if spec.temporary_slot:
                 return receiver.create_temporary_slot(spec.slot)
             if is_new and spec.create_slot:
                 return self._create_slot(connection)
-        slot.check_usable(found, position or ZERO)
-        assert found is not None
-        return position or found.confirmed_flush or ZERO
+        slot.check_usable(existing, position or ZERO)
+        assert existing is not None
+        return position or existing.confirmed_flush or ZERO
 
     def _look(self, connection: Connection) -> tuple[SlotState | None, Lsn | None]:
-        """The slot, then how far the spool is: who captures into it now moves the spool first."""
+        """Return the slot, then how far the spool is: who captures into it now moves the spool first."""
         return slot.describe(connection, self._spec.slot), manifest.position(self._spec.spool)
 
     def _create_slot(self, connection: Connection) -> Lsn | None:
-        """It waits for the transactions that run now, maybe for hours. Who is told to stop meanwhile must not
+        """Make the slot. That waits for running transactions, maybe for hours. Who is told to stop must not
         leave the server at it: it would make a slot that nobody reads, and keep its WAL."""
         done = threading.Event()
         watcher = threading.Thread(target=self._cancel_on_stop, args=(connection, done), daemon=True)
@@ -242,15 +242,15 @@ class Capture:
         receiver.feedback(worker.recorded, worker.acknowledged)
 
     def _receive(self, receiver: Receiver, worker: Worker) -> None:
-        told = 0.0
+        last_feedback = 0.0
         while not self._stop.is_set() and worker.error is None and not worker.lacks_room(LET_GO):
             if worker.has_room:
                 self._pass_on(receiver.receive(seconds=0.1, has_room=lambda: worker.has_room), worker)
             else:
                 time.sleep(0.005)
-            if time.monotonic() - told >= FEEDBACK:
+            if time.monotonic() - last_feedback >= FEEDBACK:
                 receiver.feedback(worker.recorded, worker.acknowledged)
-                told = time.monotonic()
+                last_feedback = time.monotonic()
 
     def _pass_on(self, run: MessageRun | None, worker: Worker) -> None:
         if run is not None:

@@ -85,7 +85,7 @@ class Receiver:
         self._connection.close()
 
     def identify(self) -> Server:
-        """What the server says of itself: as of now, so what is compared with its end was read before."""
+        """Return what the server says of itself, as of now: what is compared with its end was read before."""
         return timeline.identify(self._query)
 
     def check_history(self, server: Server, reached: Reached) -> None:
@@ -93,10 +93,10 @@ class Receiver:
         timeline.check(self._query, server, reached)
 
     def create_temporary_slot(self, slot: str) -> Lsn:
-        """A slot that ends with this connection; returns where it starts."""
+        """Make a slot that ends with this connection; return where it starts."""
         self._query(b"set lock_timeout to 0", pq.ExecStatus.COMMAND_OK)  # it waits for transactions
-        made = self._query(f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput'.encode())
-        return Lsn.parse((made.get_value(0, 1) or b"").decode())
+        result = self._query(f'CREATE_REPLICATION_SLOT "{slot}" TEMPORARY LOGICAL pgoutput'.encode())
+        return Lsn.parse((result.get_value(0, 1) or b"").decode())
 
     def start(self, slot: str, publication: str, position: Lsn, *, streaming: bool) -> None:
         """Ask for everything that committed at or after `position`."""
@@ -116,7 +116,7 @@ class Receiver:
     def receive(
         self, seconds: float, gather: float = GATHER, has_room: Callable[[], bool] = lambda: True
     ) -> MessageRun | None:
-        """The next run: waits up to `seconds` for a first message, then gathers up to `gather` seconds
+        """Return the next run: wait up to `seconds` for a first message, then gather up to `gather` seconds
         more, or until there are enough, or no more room for them. None if nothing came."""
         begun = time.monotonic()
         until = begun + seconds

@@ -27,7 +27,7 @@ class Relations:
 
     def __init__(self, schemas: Schemas, arrivals: Mapping[tuple[int, Lsn], Arrival] | None = None) -> None:
         self._schemas = schemas
-        self._known: dict[int, tuple[TableSchema, int, Arrival]] = {}
+        self._descriptions: dict[int, tuple[TableSchema, int, Arrival]] = {}
         self._arrivals = arrivals
         """Where this is the memory of a replay: when each of its messages had arrived."""
         self._arrived: Arrival = 0
@@ -45,33 +45,33 @@ class Relations:
         return schema
 
     def get(self, table_id: int) -> TableSchema | None:
-        known = self._known.get(table_id)
-        return known[0] if known else None
+        description = self._descriptions.get(table_id)
+        return description[0] if description else None
 
     def announce(self, xid: int, table_id: int, lsn: Lsn) -> None:
-        """A description has arrived in a block of a streamed transaction; it is read when that commits."""
+        """Note a description in a block of a streamed transaction; it is read when that commits."""
         self._arrived += 1
         self._streamed[xid][table_id, lsn] = self._arrived
 
     def forget(self, xid: int) -> None:
-        """The streamed transaction was rolled back."""
+        """Forget a streamed transaction that was rolled back."""
         self._streamed.pop(xid, None)
 
     def of_streamed(self, xid: int) -> Relations:
-        """The memory for the replay of a streamed transaction: it has described all of its tables."""
+        """Return the descriptions for the replay of a streamed transaction, which sends all that it needs."""
         return Relations(self._schemas, self._streamed.pop(xid, {}))
 
     def adopt(self, replayed: Relations) -> None:
-        """The streamed transaction committed: what it described holds from now on, unless outdated."""
-        for table_id, known in replayed._known.items():
-            if table_id not in self._known or self._known[table_id][2] < known[2]:
-                self._remember(table_id, known)
+        """Take over what a streamed transaction described, now that it committed, unless outdated."""
+        for table_id, description in replayed._descriptions.items():
+            if table_id not in self._descriptions or self._descriptions[table_id][2] < description[2]:
+                self._remember(table_id, description)
 
-    def _remember(self, table_id: int, known: tuple[TableSchema, int, Arrival]) -> None:
-        entry = (table_id, known[0].version, known[1])
+    def _remember(self, table_id: int, description: tuple[TableSchema, int, Arrival]) -> None:
+        entry = (table_id, description[0].version, description[1])
         place = int(np.searchsorted(self.lookup[0], table_id))
-        if table_id in self._known:
+        if table_id in self._descriptions:
             self.lookup[:, place] = entry
         else:
             self.lookup = np.ascontiguousarray(np.insert(self.lookup, place, entry, axis=1))
-        self._known[table_id] = known
+        self._descriptions[table_id] = description

@@ -76,7 +76,7 @@ class RowBuffers:
         return bool(self.totals[kernels.ROWS] or self.totals[kernels.MOVED])
 
     def make_room(self, more: int) -> None:
-        """A message makes one row at most; only a truncate of many tables makes as many rows."""
+        """Make room for more rows. A message makes one at most; only a truncate makes one for each table."""
         needed = int(self.totals[kernels.ROWS]) + more
         if needed > len(self.fixed.op):
             self.fixed = Fixed._make(np.resize(column, 2 * needed) for column in self.fixed)
@@ -88,8 +88,19 @@ class RowBuffers:
             [kernels.COMMIT_LSN, kernels.SEQ, kernels.XID, kernels.COMMITTED_AT]
         ]
         body = len(self.data) + len(self._tail)
-        made = (row.table_id, row.version, row.op, commit_lsn, row.lsn.value, seq, xid, committed_at, 0, body)
-        for column, value in zip(self.fixed._asdict().values(), made, strict=True):
+        values = (
+            row.table_id,
+            row.version,
+            row.op,
+            commit_lsn,
+            row.lsn.value,
+            seq,
+            xid,
+            committed_at,
+            0,
+            body,
+        )
+        for column, value in zip(self.fixed._asdict().values(), values, strict=True):
             column[at] = value
         texts = [value.encode() for value in row.values]
         self._tail += struct.pack("!ch", b"N", len(texts))

@@ -33,14 +33,14 @@ class SpoolSchemas:
         self._newest = {table: schema for (table, _), schema in sorted(writer.manifest.schemas().items())}
 
     def resolve(self, relation: RelationMessage, xid: int = 0) -> TableSchema:
-        """`xid` is the transaction whose rows it describes: 0 for the catalog's own."""
-        known = self._newest.get(TableId(relation.table_id))
-        describes = known is not None and _describes(relation, known)
-        if known is not None and describes and not known.has_unknown_types:
-            return known
-        schema = schema_of(relation, known.version + 1 if known else 1, self._types, xid)
-        if known is not None and describes and schema.columns == known.columns:
-            return known
+        """Return the schema that the message describes, for rows of transaction `xid`; 0: for the catalog."""
+        newest = self._newest.get(TableId(relation.table_id))
+        describes = newest is not None and _describes(relation, newest)
+        if newest is not None and describes and not newest.has_unknown_types:
+            return newest
+        schema = schema_of(relation, newest.version + 1 if newest else 1, self._types, xid)
+        if newest is not None and describes and schema.columns == newest.columns:
+            return newest
         self._newest[schema.id] = schema
         self._writer.learn(schema)
         return schema
@@ -84,7 +84,7 @@ select c.oid, n.nspname, c.relname, c.relreplident::text, a.attname, a.atttypid,
 
 
 def published(connection: Connection, name: str) -> list[RelationMessage]:
-    """The tables of a publication, as the stream would describe them now."""
+    """Return the tables of a publication, as the stream would describe them now."""
     return described(connection, publication.tables(connection, name))
 
 

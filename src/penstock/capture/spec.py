@@ -46,9 +46,9 @@ class CaptureSpec:
 
     @classmethod
     def from_json(cls, text: str) -> CaptureSpec:
-        given = json.loads(text)
-        tuples = {key: tuple(given[key]) for key in ("consumers", "withheld")}
-        return cls(**given | tuples | {"spool": Path(given["spool"])})
+        fields = json.loads(text)
+        tuples = {key: tuple(fields[key]) for key in ("consumers", "withheld")}
+        return cls(**fields | tuples | {"spool": Path(fields["spool"])})
 
     def __repr__(self) -> str:
         return f"CaptureSpec({self.source}, slot {self.slot}, spool {self.spool})"

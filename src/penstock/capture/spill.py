@@ -34,7 +34,7 @@ class Spill:
         shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, block: Block) -> None:
-        """Safe to call again with the same block after it failed (a full disk)."""
+        """Write a block. Safe to call again with the same block after it failed (a full disk)."""
         if block.xid not in self._transactions:
             private.folder(self._folder)
             self._transactions[block.xid] = _Transaction(self._folder / f"{block.xid}.spill")
@@ -47,7 +47,7 @@ class Spill:
             self._transactions[xid].roll_back(subxid)
 
     def runs(self, xid: int) -> Iterator[SpilledRun]:
-        """What is left of a transaction, in order."""
+        """Yield what is left of a transaction, in order."""
         if xid in self._transactions:
             yield from self._transactions[xid].runs()
 

@@ -26,7 +26,7 @@ from penstock.spool.writer import captured_by
 
 
 def identify(spec: CaptureSpec) -> Identity:
-    """Whose changes this capture has, as the server says."""
+    """Return whose changes this capture has, as the server says."""
     try:
         with connect_replication(spec.conninfo) as connection:
             server = timeline.identify(timeline.asking(connection.pgconn))
@@ -38,8 +38,8 @@ def identify(spec: CaptureSpec) -> Identity:
 
 
 def find(spec: CaptureSpec) -> Path:
-    """Where the spool is, or would be: in its place, or where an earlier version had it. Raises `WrongSpool`
-    if what is in its place is another's. Changes nothing."""
+    """Return where the spool is or will be: in its place, or where an earlier version had it. Raise
+    `WrongSpool` if what is in its place is another's. Changes nothing."""
     if spool_exists(spec.spool):
         check_identity(spec.spool, identify(spec))
         return spec.spool
@@ -66,10 +66,10 @@ def own(spec: CaptureSpec) -> None:
 
 
 def _own(spec: CaptureSpec) -> None:
-    found = find(spec)
+    current = find(spec)
     if spec.former_spool is not None:
-        if found != spec.spool:
-            _move(found, spec)
+        if current != spec.spool:
+            _move(current, spec)
         _refuse_another(spec.spool.parent)
         private.folder(spec.spool.parent)
     private.folder(spec.spool)

@@ -35,8 +35,8 @@ def reporter(source: str, spool: Path) -> Report:
 
     def report(state: str, error: PenstockError | None = None, **detail: Any) -> None:
         tell: Callable[..., None] = log.warning if error else log.info
-        told = detail | ({"error": str(error)} if error else {})
-        tell(f"capture {state}", source=source, **told)
+        fields = detail | ({"error": str(error)} if error else {})
+        tell(f"capture {state}", source=source, **fields)
         if captured_by(spool) not in (None, os.getpid()):
             return  # the file tells of the process that captures, not of one that waits for its turn
         document = {
@@ -52,7 +52,7 @@ def reporter(source: str, spool: Path) -> Report:
 
 
 def _write(spool: Path, document: bytes) -> None:
-    """As a new file, so that a reader has it whole; where the disk is full, in the place of the last one."""
+    """Write a new file, so that a reader has it whole; on a full disk, overwrite the last one."""
     private.folder(spool)
     fresh = spool / f"{FILE}.new"
     try:
@@ -68,9 +68,9 @@ def _write(spool: Path, document: bytes) -> None:
 
 
 def read(spool: Path) -> dict[str, Any]:
-    """The last state reported, or nothing where none was."""
+    """Return the last state reported; empty if there is none."""
     try:
-        found: dict[str, Any] = json.loads((spool / FILE).read_text())
+        document: dict[str, Any] = json.loads((spool / FILE).read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found
+    return document

@@ -97,7 +97,7 @@ class Worker(threading.Thread):
             self.error = error
 
     def _take_in(self, run: MessageRun) -> int:
-        """How many bytes it had. Nobody has the run when this returns, so that it is not in memory beside
+        """Take a run in; return its size in bytes. Nobody keeps the run, so that it is not in memory beside
         its rows and what they are compressed to."""
         for step in self._decoder.decode(run):
             self._carry_out(step)
@@ -149,7 +149,7 @@ class Worker(threading.Thread):
         positions = self._writer.manifest.consumers().values()
         slowest = min(positions, default=ZERO)
         if slowest:
-            with suppress(SpoolFull), room.explained(self._spec.spool):  # then the next time
+            with suppress(SpoolFull), room.explained(self._spec.spool):  # it is tried again the next time
                 self._writer.retire(slowest)
         passed = self.recorded if self._spec.ack == "spool" else min(slowest, self.recorded)
         self.acknowledged = max(self.acknowledged, passed)  # a consumer may have gone back
