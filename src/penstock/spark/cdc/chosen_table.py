@@ -39,7 +39,7 @@ class ChosenTable:
         return OneTable(self.columns, with_before)
 
     def slices_of_it(self, parts: Iterable[Slice], shape: OneTable) -> Iterator[Slice]:
-        """The slices that hold rows of this table, refusing those that do not fit."""
+        """Yield the slices that hold rows of this table; raise for those that do not fit."""
         for part in parts:
             table = part.table
             if table is None:
@@ -60,17 +60,17 @@ class ChosenTable:
 
     def _refuse_if_changed(self, table: TableSchema) -> None:
         declared = {column.name: arrow_type(column.type) for column in self.columns}
-        found = {
+        current = {
             column.name: pa.string() if column.name in self.text_columns else arrow_type(column.type)
             for column in table.columns
         }
-        if found != declared:
-            raise SchemaChanged(_difference(declared, found), table=self.name)
+        if current != declared:
+            raise SchemaChanged(_difference(declared, current), table=self.name)
 
 
-def _difference(declared: dict[str, pa.DataType], found: dict[str, pa.DataType]) -> str:
-    added, dropped = found.keys() - declared.keys(), declared.keys() - found.keys()
-    changed = {name for name in found.keys() & declared.keys() if found[name] != declared[name]}
+def _difference(declared: dict[str, pa.DataType], current: dict[str, pa.DataType]) -> str:
+    added, dropped = current.keys() - declared.keys(), declared.keys() - current.keys()
+    changed = {name for name in current.keys() & declared.keys() if current[name] != declared[name]}
     differences = [
         f"{what} {', '.join(sorted(names))}"
         for what, names in (("added", added), ("dropped", dropped), ("of another type", changed))
@@ -82,7 +82,7 @@ def _difference(declared: dict[str, pa.DataType], found: dict[str, pa.DataType])
 def choose_table(
     name: TableName, schemas: Schemas, text_columns: frozenset[str], described: TableSchema | None = None
 ) -> ChosenTable:
-    """The table under this name, in the newest version that the spool knows, or else as it is `described`."""
+    """Return the table of this name, in the newest version that the spool has, or else as `described`."""
     versions = [schema for schema in schemas.values() if schema.name == name]
     versions += [] if described is None else [described]
     if not versions:
@@ -93,8 +93,8 @@ def choose_table(
             table=name,
         )
     newest = max(versions, key=lambda schema: (schema.id, schema.version))
-    known = frozenset((schema.id, schema.version) for schema in schemas.values())
-    return ChosenTable(name, newest.id, _columns(newest, text_columns), text_columns, known)
+    spooled = frozenset((schema.id, schema.version) for schema in schemas.values())
+    return ChosenTable(name, newest.id, _columns(newest, text_columns), text_columns, spooled)
 
 
 def _columns(table: TableSchema, text_columns: frozenset[str]) -> tuple[Column, ...]:

@@ -40,9 +40,9 @@ class CdcOptions:
     capture: bool = True
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> CdcOptions:
-        """From Spark's options, whose names it may have put in lower case."""
-        values = {key.lower(): value for key, value in given.items()}
+    def read(cls, options: Mapping[str, str]) -> CdcOptions:
+        """Read Spark's options, whose names it may have put in lower case."""
+        values = {key.lower(): value for key, value in options.items()}
         by_name = {name: values.pop(name.lower(), None) for name in KNOWN}
         if values:
             raise ConfigError(

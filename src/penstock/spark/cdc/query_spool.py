@@ -64,9 +64,9 @@ class QuerySpool:
         return Manifest.open(self.path)
 
     def look_after(self) -> bool:
-        """Now and then: see to it that somebody captures; raises what keeps capture from going on.
+        """Make sure, now and then, that somebody captures; raise what keeps capture from going on.
 
-        Says whether it was time to look.
+        Return whether it was time to look.
         """
         if time.monotonic() - self._looked < INTERVAL:
             return False
@@ -93,7 +93,7 @@ class QuerySpool:
             time.sleep(0.02)
 
     def describe(self, table: TableName) -> TableSchema | None:
-        """A table of which nothing has been captured yet, from the source's catalog: as it will be sent."""
+        """Return a table of which nothing was captured yet, as it will be sent, by the source's catalog."""
         if self._configured is None:
             return None
         from penstock.capture.schemas import published, schema_of

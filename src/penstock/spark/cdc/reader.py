@@ -65,7 +65,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = self._options.starting_position
         while True:
             start = {EARLIEST: manifest.retired, LATEST: manifest.position}.get(wanted) or Lsn.parse(wanted)
-            manifest.next_position(start)  # raises, before anything is kept for a query that does not begin
+            manifest.next_position(start)  # raises if it is gone, before anything is kept for the query
             held = manifest.consumers().get(consumer)
             if held is not None and held > start:
                 manifest.forget(consumer)
@@ -101,7 +101,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(POLL)
 
     def _up_to_target(self, start: Lsn, reached: Lsn) -> Lsn:
-        """Under AvailableNow not beyond what was there when the query began."""
+        """Limit the position, under AvailableNow, to what was there when the query began."""
         if self._target is None or reached <= self._target:
             return reached
         return max((entry.end for entry in self._manifest.entries(start, self._target)), default=start)
@@ -125,7 +125,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._open = None
 
     def _leave(self, _number: int, _frame: FrameType | None) -> NoReturn:
-        """Spark ends this process with SIGTERM. At once: Spark's own way out writes to a closed socket."""
+        """Exit at once on Spark's SIGTERM: Spark's own way out writes to a closed socket."""
         self.stop()
         os._exit(0)
 
@@ -153,7 +153,7 @@ def _rows(part: Slice) -> Iterator[pa.RecordBatch]:
 
 
 def in_order(batches: Iterable[pa.RecordBatch], prefix: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one segment, in which they are grouped by table, in the order of the stream."""
+    """Yield the rows of one segment, which are grouped by table there, in the order of the stream."""
     held = list(batches)
     if held:
         order = [(f"{prefix}commit_lsn", "ascending"), (f"{prefix}seq", "ascending")]

@@ -40,7 +40,7 @@ class Shape(Protocol):
     def schema(self) -> pa.Schema: ...
 
     def batch(self, rows: pa.RecordBatch, table: TableSchema | None) -> pa.RecordBatch:
-        """Rows of a segment, all of one table and version (None: logical messages), in this shape."""
+        """Return rows of a segment, all of one table and version (None: logical messages), in this shape."""
         ...
 
 
@@ -107,10 +107,10 @@ def _new_rows(rows: pa.RecordBatch, table: TableSchema) -> pa.MapArray:
         return RowColumns(rows["after"], len(table.columns)).maps(table.column_names, keep)
     maps = RowColumns(_unless(truncate, rows["after"]), len(table.columns)).maps(table.column_names, keep)
     options = pc.binary_join(rows["after"], ", ")
-    said = pa.MapArray.from_arrays(
+    option_maps = pa.MapArray.from_arrays(
         pa.array(range(len(rows) + 1), pa.int32()), pa.repeat("options", len(rows)), options, MAP
     )
-    return pc.if_else(truncate, said, maps)
+    return pc.if_else(truncate, option_maps, maps)
 
 
 def _messages(after: pa.ListArray) -> pa.MapArray:
@@ -197,7 +197,7 @@ class OneTable:
 
 
 def _current(rows: pa.RecordBatch, width: int) -> pa.ListArray:
-    """What a row is after the change; for a delete what it was, for a truncate nothing."""
+    """Return each row as it is after the change; for a delete as it was, for a truncate nothing."""
     truncate = pc.equal(rows["op"], int(Op.TRUNCATE))
     if pc.any(truncate).as_py():
         rows = rows.set_column(

@@ -53,10 +53,10 @@ class PostgresCdc(DataSource):
         name, spool = self._options.table, QuerySpool(self._options)
         assert name is not None
         with closing(spool.open()) as manifest:
-            known = manifest.schemas()
-        if any(schema.name == name for schema in known.values()):
-            return choose_table(name, known, self._options.text_columns)
-        return choose_table(name, known, self._options.text_columns, spool.describe(name))
+            schemas = manifest.schemas()
+        if any(schema.name == name for schema in schemas.values()):
+            return choose_table(name, schemas, self._options.text_columns)
+        return choose_table(name, schemas, self._options.text_columns, spool.describe(name))
 
     def _shape(self) -> Shape:
         from penstock.spark.cdc.shapes import AllTables

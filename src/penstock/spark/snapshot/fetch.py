@@ -42,7 +42,7 @@ _SAID = re.compile(r"(?:ERROR|FATAL|PANIC):\s+(.+?)(?:\. SQLSTATE: \w+)?$", re.M
 def fetch_text(
     conninfo: str, snapshot: str, part: CopyRange, columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
-    """The values of these columns as the text that the stream would carry."""
+    """Yield the values of these columns as the text that the stream would carry."""
     chosen = sql.SQL(", ").join(_as_text(column) for column in columns)
     return _fetch(conninfo, snapshot, part, part.query(chosen))
 
@@ -50,7 +50,7 @@ def fetch_text(
 def fetch_typed(
     conninfo: str, snapshot: str, part: CopyRange, columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
-    """The values of these columns in their types."""
+    """Yield the values of these columns in their types."""
     chosen = sql.SQL(", ").join(
         _as_is(column) if _is_direct(column) else _as_text(column) for column in columns
     )
@@ -64,7 +64,7 @@ def fetch_typed(
 
 
 def typed_column(text: pa.StringArray, column: Column, table: TableName) -> pa.Array:
-    """As the stream types it; the value to blame is in the error."""
+    """Return the column typed as in the stream; the error names the value to blame."""
     try:
         return typed(text, column.type)
     except pa.ArrowInvalid:
@@ -83,7 +83,7 @@ def _is_direct(column: Column) -> bool:
 
 
 def _as_is(column: Column) -> sql.Composable:
-    """Cast, for the sake of domains."""
+    """Cast to the base type: it may be a domain."""
     return sql.SQL("{}::pg_catalog.{}").format(
         sql.Identifier(column.name), sql.Identifier(column.type.base.name)
     )
@@ -113,7 +113,7 @@ def _fetch(conninfo: str, snapshot: str, part: CopyRange, query: sql.Composed) -
 
 
 def session_name(snapshot: str) -> str:
-    """What the server knows the readers of a snapshot by."""
+    """Return the application name that readers of a snapshot have at the server."""
     return f"penstock copy {snapshot}"
 
 
@@ -122,7 +122,7 @@ def _named(conninfo: str, snapshot: str) -> str:
 
 
 def _session() -> sql.Composed:
-    """Again what the connection asked for: libpq sends PGDATESTYLE and PGTZ past it."""
+    """Set once more what the connection asked for: libpq sends PGDATESTYLE and PGTZ past it."""
     settings = (
         sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
         for name, value in SESSION_OPTIONS.items()
@@ -150,15 +150,15 @@ def _explained(table: TableName) -> Iterator[None]:
 
 
 def _as_psycopg(error: adbc_driver_manager.Error) -> psycopg.Error:
-    """The same error as psycopg would have raised it, so that one rule explains both."""
-    said = _said(str(error))
+    """Return the error as psycopg would have raised it, so that one rule explains both."""
+    message = _said(str(error))
     try:
-        return psycopg.errors.lookup(error.sqlstate or "")(said)
+        return psycopg.errors.lookup(error.sqlstate or "")(message)
     except KeyError:
-        return psycopg.OperationalError(said)
+        return psycopg.OperationalError(message)
 
 
 def _said(text: str) -> str:
-    """What the server said, its first line: ADBC's words and the whole query stand around it."""
-    found = _SAID.search(text)
-    return found[1] if found else text
+    """Return the first line of what the server said, without ADBC's words and the query around it."""
+    match = _SAID.search(text)
+    return match[1] if match else text

@@ -41,7 +41,7 @@ class Copied(Protocol):
 
 
 def typed_frame(spark: SparkSession, copy: Copied, table: TableSchema) -> DataFrame:
-    """The table's columns in their types."""
+    """Return the table's columns in their types."""
     conninfo, snapshot, ranges, columns = copy.conninfo, copy.snapshot, tuple(copy.ranges), table.columns
 
     def read_parts(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -53,7 +53,7 @@ def typed_frame(spark: SparkSession, copy: Copied, table: TableSchema) -> DataFr
 
 
 def typed_rows(rows: DataFrame, table: TableSchema) -> DataFrame:
-    """Rows of the table that have each value as PostgreSQL's text, in the columns' types. Columns go by their
+    """Return rows that have each value as PostgreSQL's text, in the columns' types. Columns go by their
     place: Spark would look for some names (a dot, a backtick) in vain."""
     columns, name = table.columns, table.name
     schema = pa.schema([(column.name, arrow_type(column.type)) for column in columns])
@@ -76,7 +76,7 @@ def text_frame(
     table: TableSchema,
     typed: Sequence[str],
 ) -> DataFrame:
-    """`_row`, an array of all the values as PostgreSQL's text, in the order of the table's columns; then
+    """Return `_row`, an array of all values as PostgreSQL's text, in the order of the table's columns; then
     each column that is named in `typed`, in its type."""
     ranges = tuple(ranges)
     places = [table.column_names.index(name) for name in typed]
@@ -96,7 +96,7 @@ def text_frame(
 
 
 def as_lists(columns: Sequence[pa.StringArray]) -> pa.ListArray:
-    """Columns as rows: the first value of each, then the second of each, and so on."""
+    """Return columns as rows: the first value of each, then the second of each, and so on."""
     width, rows = len(columns), len(columns[0])
     by_row = np.arange(width * rows).reshape(width, rows).T.ravel()
     values = pa.concat_arrays(columns).take(pa.array(by_row))
@@ -109,7 +109,7 @@ def _frame(
     read_parts: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: pa.Schema,
 ) -> DataFrame:
-    """A partitioned table may have no partition, and so no parts."""
+    """Return the frame of all parts; of none, where a partitioned table has no partition."""
     declared = spark_schema(schema)
     if not parts:
         return spark.createDataFrame([], declared)

@@ -38,9 +38,9 @@ class SnapshotOptions:
     """Variables of the environment that hold secrets of the configuration."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> SnapshotOptions:
-        """From Spark's options, whose names it may have put in lower case."""
-        values = {key.lower(): value for key, value in given.items()}
+    def read(cls, options: Mapping[str, str]) -> SnapshotOptions:
+        """Read Spark's options, whose names it may have put in lower case."""
+        values = {key.lower(): value for key, value in options.items()}
         by_name = {name: values.pop(name.lower(), None) for name in KNOWN}
         if values:
             raise ConfigError(
@@ -63,8 +63,8 @@ class SnapshotOptions:
         )
 
 
-def _conninfo(given: Mapping[str, str | None]) -> tuple[str, frozenset[str]]:
-    dsn, config = given["dsn"], given["config"]
+def _conninfo(options: Mapping[str, str | None]) -> tuple[str, frozenset[str]]:
+    dsn, config = options["dsn"], options["config"]
     if (dsn is None) == (config is None):
         raise ConfigError("postgres_snapshot needs one of the options `dsn` and `config`")
     if dsn is not None:
@@ -73,11 +73,11 @@ def _conninfo(given: Mapping[str, str | None]) -> tuple[str, frozenset[str]]:
 
     assert config is not None
     loaded = load(Path(config).absolute())
-    return loaded.source(given["source"]).conninfo(), loaded.withheld
+    return loaded.source(options["source"]).conninfo(), loaded.withheld
 
 
 def _checked(dsn: str) -> str:
-    """libpq's own words on what is wrong with it may quote the password."""
+    """Return the DSN, or raise if it does not parse, not in libpq's words: they may quote the password."""
     import psycopg
     from psycopg.conninfo import conninfo_to_dict
 

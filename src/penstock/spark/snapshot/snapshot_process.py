@@ -64,7 +64,7 @@ def ask(request: SnapshotRequest) -> Held:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={name: value for name, value in os.environ.items() if name not in request.withheld},
-        start_new_session=True,  # a signal to the planning process's group is not meant for it
+        start_new_session=True,  # a signal to the planning process's group must not reach it
     )
     _children[:] = [other for other in _children if other.poll() is None] + [child]
     assert child.stdin is not None
@@ -102,7 +102,7 @@ def main() -> int:
 
 
 def _answer(answer: Held | PenstockError) -> None:
-    """And no more: whoever asked reads to the end."""
+    """Write the answer and close the output: whoever asked reads to the end."""
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as out:
         pickle.dump(answer, out)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,6 +128,6 @@ def _exists(process: int) -> bool:
 
 
 if __name__ == "__main__":
-    from penstock.spark.snapshot import snapshot_process  # what it answers is of that module, not of __main__
+    from penstock.spark.snapshot import snapshot_process  # its answers are pickled as of that module
 
     sys.exit(snapshot_process.main())

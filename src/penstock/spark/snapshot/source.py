@@ -140,7 +140,7 @@ class TableReader(DataSourceReader):
 
     @contextmanager
     def _under(self, partition: TablePartition) -> Iterator[tuple[str, Sequence[CopyRange]]]:
-        """The snapshot to read under, and what to read."""
+        """Return the snapshot to read under, and what to read."""
         from penstock.postgres.snapshot import Snapshot
 
         if partition.snapshot is not None:
@@ -152,7 +152,7 @@ class TableReader(DataSourceReader):
 
 
 def _try_condition(connection: Connection, part: CopyRange) -> None:
-    """The condition is the user's own: what is wrong with it is better said before the tasks begin."""
+    """Raise what is wrong with the user's own condition, before the tasks begin."""
     import psycopg
     from psycopg import sql
 
@@ -167,7 +167,7 @@ def _try_condition(connection: Connection, part: CopyRange) -> None:
 
 
 def packed(snapshot: str, ranges: Sequence[CopyRange], most: int) -> list[TablePartition]:
-    """Small parts, of a table with many small partitions, share a task."""
+    """Put small parts, of a table with many small partitions, into one task."""
     groups: list[list[CopyRange]] = []
     size = 0
     for part in ranges:
@@ -191,12 +191,12 @@ def describe(connection: Connection, options: SnapshotOptions) -> Described:
             remedy="Check the name (schema.table); views are not copied",
         )
     types = TypeCatalog(lambda: connection)
-    found = {name: Column(name, types.resolve(oid, modifier)) for _, name, oid, modifier in rows}
-    names = tuple(found) if options.columns is None else options.columns
+    existing = {name: Column(name, types.resolve(oid, modifier)) for _, name, oid, modifier in rows}
+    names = tuple(existing) if options.columns is None else options.columns
     text = frozenset(names) if EVERY_COLUMN in options.text_columns else options.text_columns
-    missing = {*names, *text} - found.keys()
+    missing = {*names, *text} - existing.keys()
     if missing or not text <= set(names):
         lacking = ", ".join(sorted(missing or text - set(names)))
         raise ConfigError(f"no column {lacking} among those to read", table=table)
-    columns = (replace(found[name], type=_TEXT) if name in text else found[name] for name in names)
+    columns = (replace(existing[name], type=_TEXT) if name in text else existing[name] for name in names)
     return Described(TableId(rows[0][0]), tuple(columns))
