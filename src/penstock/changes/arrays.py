@@ -17,7 +17,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def split(text: pa.StringArray, delimiter: str) -> tuple[pa.Int32Array, pa.StringArray]:
-    """Offsets, one more than rows, and the text of all elements, null where the element is NULL."""
+    """Return offsets, one more than rows, and the text of all elements, null where the element is NULL."""
     simple = rf'(?:"[^"\\{{}}{delimiter}]*"|[^"\\{{}}{delimiter}]+)'
     plain = pc.match_substring_regex(text, rf"^\{{(?:{simple}(?:{delimiter}{simple})*)?\}}$")
     if pc.all(plain, min_count=0).as_py():
@@ -52,15 +52,17 @@ def _split_any(text: pa.StringArray, delimiter: str) -> tuple[pa.Int32Array, pa.
 def _elements(value: str, element: re.Pattern[str]) -> list[str | None]:
     if value == "{}":
         return []
-    found: list[str | None] = []
+    elements: list[str | None] = []
     place, last = 1, len(value) - 1
     while place < last:
         match = element.match(value, place)
         if match is None or value[0] != "{":
             raise pa.ArrowInvalid("an array of several dimensions, or one that does not begin at 1")
         quoted, bare = match.groups()
-        found.append(_ESCAPED.sub(r"\1", quoted) if quoted is not None else None if bare == "NULL" else bare)
+        elements.append(
+            _ESCAPED.sub(r"\1", quoted) if quoted is not None else None if bare == "NULL" else bare
+        )
         place = match.end()
-    if not found or place != last:
+    if not elements or place != last:
         raise pa.ArrowInvalid("not an array")
-    return found
+    return elements

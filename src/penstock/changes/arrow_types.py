@@ -45,9 +45,9 @@ _KNOWN_EXTENSION_TYPES = {
 }
 
 
-def arrow_type(given: ColumnType) -> pa.DataType:
-    """The Arrow type of a column: what `typed.typed` makes of its text."""
-    type = given.base
+def arrow_type(column_type: ColumnType) -> pa.DataType:
+    """Return the Arrow type of a column: what `typed.typed` makes of its text."""
+    type = column_type.base
     if type.kind is TypeKind.ARRAY and type.inner is not None:
         return pa.list_(arrow_type(type.inner)) if delimiter(type.inner) else TEXT
     if type.kind is not TypeKind.BASE:
@@ -68,7 +68,7 @@ def _decimal(modifier: int) -> pa.DataType:
 
 
 def delimiter(element: ColumnType) -> str | None:
-    """What separates the elements of an array of this type; None if that cannot be known."""
+    """Return what separates the elements of an array of this type; None if that cannot be known."""
     type = element.base
     if type.kind is TypeKind.BASE and type.oid >= _FIRST_USER_OID and type.name not in _KNOWN_EXTENSION_TYPES:
         return None

@@ -45,7 +45,7 @@ class RowColumns:
         return self.values.take(pa.array(self.first + place, mask=self._null))
 
     def maps(self, names: Sequence[str], keep: npt.NDArray[np.bool_] | None) -> pa.MapArray:
-        """Each row as a map from column name to value; `keep` says, per row and column, which are in it."""
+        """Return each row as a map from column name to value; `keep`: which are in it, per row and column."""
         rows = int(self.valid.sum())
         keys, values = np.tile(np.arange(self.width), rows), self.values
         lengths = np.where(self.valid, self.width, 0)
@@ -58,14 +58,14 @@ class RowColumns:
 
 
 def completed(rows: pa.RecordBatch, width: int) -> pa.ListArray:
-    """`after`, where a value that PostgreSQL did not send is taken from the old row if all of that came."""
+    """Return `after`; a value that PostgreSQL did not send is taken from the old row if all of that came."""
     after, before, unchanged = rows["after"], rows["before"], rows["unchanged"]
     parents = np.asarray(pc.list_parent_indices(unchanged))
-    told = np.asarray(rows["before_kind"])[parents] == BeforeKind.FULL
-    if not told.any():
+    full = np.asarray(rows["before_kind"])[parents] == BeforeKind.FULL
+    if not full.any():
         return after
     new, old = RowColumns(after, width), RowColumns(before, width)
-    parents, places = parents[told], np.asarray(unchanged.flatten())[told]
+    parents, places = parents[full], np.asarray(unchanged.flatten())[full]
     taken = np.arange(len(new.values))
     taken[new.first[parents] + places] = len(new.values) + old.first[parents] + places
     values = pa.concat_arrays([new.values, old.values]).take(pa.array(taken))
@@ -78,15 +78,15 @@ def offsets_of(lengths: npt.NDArray[np.integer]) -> pa.Int32Array:
 
 
 def named(codes: pa.Int8Array, names: dict[Op, str] | dict[BeforeKind, str]) -> pa.StringArray:
-    """Codes as words: `I` as insert, and so on."""
-    found = pc.index_in(codes, pa.array([int(code) for code in names], pa.int8()))
-    if found.null_count:
+    """Return codes as words: `I` as insert, and so on."""
+    places = pc.index_in(codes, pa.array([int(code) for code in names], pa.int8()))
+    if places.null_count:
         raise SpoolDamaged("a change of an unknown kind")
-    return pa.array(list(names.values())).take(found)
+    return pa.array(list(names.values())).take(places)
 
 
 def unchanged_names(unchanged: pa.ListArray, names: Sequence[str]) -> pa.ListArray:
-    """Places of columns as their names; an empty list where there are none."""
+    """Return places of columns as their names; an empty list where there are none."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(unchanged), 0))
     return pa.ListArray.from_arrays(
         offsets_of(lengths), pa.array(names, pa.string()).take(unchanged.flatten()), NAMES
@@ -94,7 +94,7 @@ def unchanged_names(unchanged: pa.ListArray, names: Sequence[str]) -> pa.ListArr
 
 
 def places_kept(unchanged: pa.ListArray, width: int) -> npt.NDArray[np.bool_] | None:
-    """For each row and column, whether PostgreSQL sent its value; None if it sent them all."""
+    """Return, for each row and column, whether PostgreSQL sent its value; None if it sent them all."""
     places = np.asarray(unchanged.flatten())
     if len(places) == 0:
         return None

@@ -32,7 +32,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 def copy_text(columns: Sequence[pa.StringArray | pa.ChunkedArray]) -> Iterator[memoryview]:
-    """The rows of these columns for `copy … from stdin`, a little at a time."""
+    """Yield the rows of these columns for `copy … from stdin`, a little at a time."""
     table = pa.Table.from_arrays(list(columns), [str(place) for place in range(len(columns))])
     for batch in table.to_batches():
         ends = np.zeros(len(batch), np.int64)
@@ -43,7 +43,7 @@ def copy_text(columns: Sequence[pa.StringArray | pa.ChunkedArray]) -> Iterator[m
 
 
 def rows_text(changes: pa.RecordBatch, width: int) -> Iterator[memoryview]:
-    """The new rows of changes that all have one, with every value sent, for `copy … from stdin`."""
+    """Yield the new rows of changes that all have one, with every value sent, for `copy … from stdin`."""
     rows = RowColumns(changes["after"], width)
     for first, count in cut(ends_of(rows.values)[width - 1 :: width]):
         values = rows.values.slice(first * width, count * width)
@@ -119,6 +119,6 @@ def _lists(values: pa.StringArray, width: int) -> pa.ListArray:
 
 
 def text_of(values: pa.StringArray) -> memoryview:
-    """All values one behind the other, without copying them."""
+    """Return the text of all values, one behind the other, without copying it."""
     offsets = offsets_of(values)
     return memoryview(values.buffers()[2])[offsets[0] : offsets[-1]]

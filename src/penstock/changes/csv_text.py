@@ -28,7 +28,7 @@ _NULL = -1
 
 
 def csv_text(columns: Sequence[pa.StringArray]) -> Iterator[memoryview]:
-    """The rows of these columns, a little at a time."""
+    """Yield the rows of these columns, a little at a time."""
     ends = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         ends += ends_of(column)
@@ -37,7 +37,7 @@ def csv_text(columns: Sequence[pa.StringArray]) -> Iterator[memoryview]:
 
 
 def csv_line(values: Sequence[str]) -> bytes:
-    """A line by itself, such as the header."""
+    """Return a line by itself, such as the header."""
     return b"".join(csv_text([pa.array([value], pa.string()) for value in values])) if values else b"\n"
 
 
@@ -70,11 +70,11 @@ def _lines(columns: Sequence[_Values], rows: int) -> memoryview:
         alone = len(columns) == 1
         _measure(values.offsets, values.text, values.valid, values.skipped, alone, more, sizes[1:])
     places = np.cumsum(sizes)
-    made = np.empty(places[-1], np.uint8)
+    output = np.empty(places[-1], np.uint8)
     for values, more in zip(columns, added, strict=True):
         after = _NEWLINE if values is columns[-1] else _COMMA
-        _fill(values.offsets, values.text, more, after, places, made)
-    return made.data
+        _fill(values.offsets, values.text, more, after, places, output)
+    return output.data
 
 
 @kernel
@@ -105,25 +105,25 @@ def _measure(
 
 
 @kernel
-def _fill(offsets: Int32s, text: Bytes, added: Int32s, after: int, places: Int64s, made: Bytes) -> None:
+def _fill(offsets: Int32s, text: Bytes, added: Int32s, after: int, places: Int64s, output: Bytes) -> None:
     """Put each value, and what comes after it, to its row's place, which moves on."""
     for row in range(len(offsets) - 1):
         at, more = np.uintp(places[row]), added[row]
         if more == 0:
             for place in range(np.uintp(offsets[row]), np.uintp(offsets[row + 1])):
-                made[at] = text[place]
+                output[at] = text[place]
                 at += _ONE
         elif more != _NULL:
-            made[at] = _QUOTE
+            output[at] = _QUOTE
             at += _ONE
             for place in range(np.uintp(offsets[row]), np.uintp(offsets[row + 1])):
                 byte = text[place]
-                made[at] = byte
+                output[at] = byte
                 at += _ONE
                 if byte == _QUOTE:
-                    made[at] = byte
+                    output[at] = byte
                     at += _ONE
-            made[at] = _QUOTE
+            output[at] = _QUOTE
             at += _ONE
-        made[at] = after
+        output[at] = after
         places[row] = at + 1

@@ -29,7 +29,7 @@ class PlacedRow(NamedTuple):
 
     @property
     def truncated_at(self) -> int | None:
-        """Where in the WAL the statement is that emptied the table, others perhaps with it."""
+        """Return where in the WAL the TRUNCATE is, which may have emptied other tables, too; else None."""
         return self.values["lsn"] if self.values["op"] == Op.TRUNCATE else None
 
 
@@ -82,8 +82,8 @@ def _truncate(commit: Lsn, rows: list[PlacedRow]) -> Truncate:
 
 def _message(commit: Lsn, values: dict[str, Any]) -> Message:
     prefix, kind, content = values["after"]
-    said = bytes.fromhex((content or "").removeprefix("\\x"))
-    return Message(Lsn(values["lsn"]), commit, values["seq"], kind == "transactional", prefix, said)
+    data = bytes.fromhex((content or "").removeprefix("\\x"))
+    return Message(Lsn(values["lsn"]), commit, values["seq"], kind == "transactional", prefix, data)
 
 
 def _change(commit: Lsn, row: PlacedRow) -> Event:

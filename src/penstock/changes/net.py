@@ -44,7 +44,7 @@ class Net:
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequence[str]) -> Net:
-    """The net change of changes of one table under one schema, in order."""
+    """Return the net change of changes, in order, of one table under one schema."""
     truncated, batches = since_truncate(changes)
     parts = [ChangePart(batch, table) for batch in batches]
     if all(part.only_inserts for part in parts):

@@ -31,13 +31,13 @@ class Gathered:
 
 
 def all_rows(parts: Sequence[ChangePart], width: int) -> Gathered:
-    """The new rows of all changes, which are inserts and lack nothing."""
+    """Return the new rows of all changes, which are inserts and lack nothing."""
     columns = _columns(parts, [part.after.first for part in parts], width)
     return Gathered(columns, _lists(_NO_CELLS, _NO_CELLS, sum(len(part) for part in parts)))
 
 
 def gathered(parts: Sequence[ChangePart], lines: RowLines, chosen: Ints, width: int) -> Gathered:
-    """The rows as these changes (in order, no deletes) left them."""
+    """Return the rows as these changes (in order, no deletes) left them."""
     firsts = np.cumsum([0, *(len(part) for part in parts)])
     bounds = np.searchsorted(chosen, firsts)
     taken = [
@@ -56,11 +56,11 @@ def gathered(parts: Sequence[ChangePart], lines: RowLines, chosen: Ints, width: 
     for place in np.unique(places[wanted]):
         here = np.flatnonzero(places == place)
         sources[here] = _last_sent(lines, rows[here], wanted[here])
-        found = here[sources[here] >= 0]
-        if len(found):
+        filled = here[sources[here] >= 0]
+        if len(filled):
             values = pa.chunked_array([part.after.column(int(place)) for part in parts])
-            values = values.take(pa.array(sources[found]))
-            columns[place] = _patched(columns[place], number[rows[found]], values)
+            values = values.take(pa.array(sources[filled]))
+            columns[place] = _patched(columns[place], number[rows[filled]], values)
     unknown = np.flatnonzero(wanted & (sources < 0))
     return Gathered(columns, _lists(number[rows[unknown]], places[unknown], len(chosen)))
 
@@ -86,10 +86,10 @@ def _last_sent(lines: RowLines, lacking: Ints, wanted: np.ndarray) -> Ints:
     """For each change that lacks a column: the nearest change before, of the same row, that has it; -1 if
     there is none, or if it is not wanted."""
     several = np.bincount(lines.line, minlength=lines.count) > 1
-    found = np.full(len(lacking), -1, np.int64)
+    sources = np.full(len(lacking), -1, np.int64)
     ask = np.flatnonzero(wanted & several[lines.line[lacking]])
     if not len(ask):
-        return found
+        return sources
     asked = np.zeros(lines.count, np.bool_)
     asked[lines.line[lacking[ask]]] = True
     changes = np.flatnonzero(asked[lines.line])
@@ -104,8 +104,8 @@ def _last_sent(lines: RowLines, lacking: Ints, wanted: np.ndarray) -> Ints:
     last = np.maximum.accumulate(np.where(sent[changes], place, -1))
     source = np.full(len(lines.op), -1, np.int64)
     source[changes] = np.where(last >= began, changes[last], -1)
-    found[ask] = source[lacking[ask]]
-    return found
+    sources[ask] = source[lacking[ask]]
+    return sources
 
 
 def _patched(column: pa.ChunkedArray, rows: Ints, values: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -37,7 +37,7 @@ class Tally:
 
 
 def net_rows(changes: Sequence[pa.RecordBatch], table: TableSchema) -> Tally:
-    """The net change of changes of one table under one schema, which sends its old rows in full."""
+    """Return the net change of changes of one table under one schema, which sends its old rows in full."""
     truncated, batches = since_truncate(changes)
     parts = [ChangePart(batch, table) for batch in batches]
     names = [str(place) for place in range(len(table.columns))]
@@ -67,7 +67,7 @@ def _nothing(names: Sequence[str]) -> pa.Table:
 
 
 def _refuse_half_told(part: ChangePart, table: TableSchema) -> None:
-    """Without a key, a row whose values are not all known cannot be found or counted."""
+    """Raise if not all values of a row were sent: without a key it cannot be found or counted."""
     kinds = np.asarray(part.changes["before_kind"])
     if len(part.unsent_rows) or (kinds[part.op != Op.INSERT] != BeforeKind.FULL).any():
         raise SpoolDamaged("a change of a table without a key does not tell the whole row", table=table.name)

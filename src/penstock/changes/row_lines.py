@@ -65,17 +65,17 @@ class ChangePart:
         return pc.if_else(pa.array(self.deleted), self.before.column(place), self.after.column(place))
 
     def moved(self, key: Sequence[int]) -> Ints:
-        """The changes that give a row another key."""
+        """Return the changes that give a row another key."""
         if not (np.asarray(self.changes["before_kind"])[self.op == Op.UPDATE] != BeforeKind.NONE).any():
             return np.empty(0, np.int64)
-        told = np.flatnonzero((self.op == Op.UPDATE) & self.before.valid)
-        other = np.zeros(len(told), np.bool_)
+        rows = np.flatnonzero((self.op == Op.UPDATE) & self.before.valid)
+        other = np.zeros(len(rows), np.bool_)
         for place in key:
-            new = self.after.values.take(pa.array(self.after.first[told] + place))
-            old = self.before.values.take(pa.array(self.before.first[told] + place))
+            new = self.after.values.take(pa.array(self.after.first[rows] + place))
+            old = self.before.values.take(pa.array(self.before.first[rows] + place))
             differs = pc.fill_null(pc.not_equal(new, old), False)
             other |= np.asarray(pc.or_(differs, pc.xor(new.is_null(), old.is_null())))
-        return told[other]
+        return rows[other]
 
     def old(self, rows: Ints, place: int) -> pa.StringArray:
         """A column of the old rows of these changes."""
@@ -95,20 +95,20 @@ def _sent(changes: pa.RecordBatch, table: TableSchema) -> tuple[Ints, Ints, pa.L
     in_key = np.zeros(len(table.columns), np.bool_)
     in_key[list(table.key)] = True
     kinds = np.asarray(changes["before_kind"])[rows]
-    told = (kinds == BeforeKind.FULL) | ((kinds == BeforeKind.KEY) & in_key[places])
-    if not told.any():
+    in_old = (kinds == BeforeKind.FULL) | ((kinds == BeforeKind.KEY) & in_key[places])
+    if not in_old.any():
         return rows, places, changes["after"]
-    lengths = np.bincount(rows[told], minlength=len(changes))
-    known = pa.ListArray.from_arrays(offsets_of(lengths), pa.array(places[told], pa.int32()))
+    lengths = np.bincount(rows[in_old], minlength=len(changes))
+    from_old = pa.ListArray.from_arrays(offsets_of(lengths), pa.array(places[in_old], pa.int32()))
     as_full = pa.array(np.full(len(changes), BeforeKind.FULL, np.int8))
     names = ["before_kind", "before", "after", "unchanged"]
-    columns = [as_full, changes["before"], changes["after"], known]
+    columns = [as_full, changes["before"], changes["after"], from_old]
     after = completed(pa.record_batch(columns, names), len(table.columns))
-    return rows[~told], places[~told], after
+    return rows[~in_old], places[~in_old], after
 
 
 def since_truncate(changes: Sequence[pa.RecordBatch]) -> tuple[bool, list[pa.RecordBatch]]:
-    """What comes after the last truncate, and whether there was one."""
+    """Return whether there was a truncate, and what comes after the last one."""
     kept: list[pa.RecordBatch] = []
     for batch in reversed(changes):
         truncates = np.flatnonzero(np.asarray(batch["op"]) == Op.TRUNCATE)
@@ -178,7 +178,7 @@ class RowLines:
 
 
 def lines_of(parts: Sequence[ChangePart], key: Sequence[int]) -> RowLines:
-    """The lines of all changes; the key is given as the places of its columns."""
+    """Return the lines of all changes; the key is given as the places of its columns."""
     op = np.concatenate([part.op for part in parts])
     moved = [part.moved(key) for part in parts]
     columns = [

@@ -34,7 +34,7 @@ class Slice:
 
 
 def slices_of(spool: Path, entries: Iterable[SegmentEntry], start: Lsn, schemas: Schemas) -> Iterator[Slice]:
-    """Every part of the segments of a batch, in order."""
+    """Yield every part of the segments of a batch, in order."""
     for entry in entries:
         for part in entry.segment.parts:
             yield Slice(
@@ -50,21 +50,21 @@ def slices_of(spool: Path, entries: Iterable[SegmentEntry], start: Lsn, schemas:
 def _schema_of(part: SegmentPart, schemas: Schemas, entry: SegmentEntry) -> TableSchema | None:
     if part.table_id == NO_TABLE:
         return None
-    found = schemas.get((part.table_id, part.schema_version))
-    if found is None:
+    schema = schemas.get((part.table_id, part.schema_version))
+    if schema is None:
         raise SpoolDamaged(
             f"no schema of table {part.table_id}, version {part.schema_version}", file=entry.segment.file
         )
-    return found
+    return schema
 
 
 def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice, a record batch at a time. Runs on executors."""
+    """Yield the rows of a slice, a record batch at a time. Runs on executors."""
     try:
         for rows in read_batches(part.path, part.first_batch, part.batches, part.columns):
-            found = rows if part.after is None else _from(rows, part.after)
-            if found.num_rows:
-                yield found
+            kept = rows if part.after is None else _from(rows, part.after)
+            if kept.num_rows:
+                yield kept
     except (OSError, pa.ArrowInvalid) as error:
         raise SpoolDamaged(
             f"a segment does not read: {error}",
@@ -74,5 +74,5 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
 
 
 def _from(rows: pa.RecordBatch, position: Lsn) -> pa.RecordBatch:
-    """The rows, which are in the order of their commits, from a position on: nothing is copied."""
+    """Return the rows, which are in the order of their commits, from a position on, without copying."""
     return rows.slice(int(np.searchsorted(rows["commit_lsn"].to_numpy(), position.value)))

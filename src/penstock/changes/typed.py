@@ -23,7 +23,7 @@ from penstock.model import ColumnType
 
 
 def typed(text: pa.StringArray, type: ColumnType) -> pa.Array:
-    """The text of a column as what it means. Runs on executors."""
+    """Return the text of a column as typed values. Runs on executors."""
     wanted = arrow_type(type)
     if wanted == TEXT:
         return text
@@ -44,7 +44,7 @@ def typed(text: pa.StringArray, type: ColumnType) -> pa.Array:
 
 
 def first_refused(text: pa.StringArray, type: ColumnType) -> int:
-    """The place of the first value that `typed` refuses; there is one."""
+    """Return the place of the first value that `typed` refuses; there is one."""
     first, last = 0, len(text)
     while last - first > 1:
         middle = (first + last) // 2
@@ -68,7 +68,7 @@ def _bytes(text: pa.StringArray) -> pa.BinaryArray:
     if not pc.all(pc.match_substring_regex(text, r"^\\x(?:[0-9a-f]{2})*$"), min_count=0).as_py():
         raise pa.ArrowInvalid("not bytea in hex")
     digits = pc.utf8_slice_codeunits(text, 2)
-    digits = pa.concat_arrays([digits])  # one array of its own, that begins at its buffers' beginning
+    digits = pa.concat_arrays([digits])  # a copy without offset, so that the buffers start with it
     _, offsets, data = digits.buffers()
     ends = np.frombuffer(offsets, np.int32, len(digits) + 1)
     start, end = int(ends[0]), int(ends[-1])

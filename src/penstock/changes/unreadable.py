@@ -34,13 +34,13 @@ def _refuse(rows: pa.RecordBatch, tuples: pa.ListArray, table: TableSchema) -> N
     if not len(places):
         return
     row = pc.list_parent_indices(tuples)[places[0].as_py()].as_py()
-    found = dict(zip(table.column_names, tuples[row].as_py(), strict=False))
+    by_name = dict(zip(table.column_names, tuples[row].as_py(), strict=False))
     key = [column.name for column in table.columns if column.key]
     raise ValueRefused(
         "a value is no text: its bytes are not UTF-8",
         table=table.name,
-        column=next(name for name, value in found.items() if "\0" in (value or "")),
-        key=", ".join(f"{name}={found[name]}" for name in key if "\0" not in (found[name] or "")) or None,
+        column=next(name for name, value in by_name.items() if "\0" in (value or "")),
+        key=", ".join(f"{name}={by_name[name]}" for name in key if "\0" not in (by_name[name] or "")) or None,
         lsn=Lsn(rows["commit_lsn"][row].as_py()) if "commit_lsn" in rows.schema.names else None,
         remedy=REMEDY,
     )

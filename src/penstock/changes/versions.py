@@ -53,7 +53,7 @@ class Truncated:
 def versions(
     changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequence[str]
 ) -> list[Versions | Truncated]:
-    """What to do for changes of one table under one schema, in this order."""
+    """Return what to do, in this order, for changes of one table under one schema."""
     steps: list[Versions | Truncated] = []
     for batches, emptied in _between_truncates(changes):
         if emptied is not None:
@@ -123,9 +123,9 @@ def _versions(parts: Sequence[ChangePart], table: TableSchema, key: Sequence[str
     until = np.r_[times[touched.change[1:]], 0]
     gone = np.r_[~touched.there[1:], False] & ~lasts
 
-    made = np.flatnonzero(touched.there)
-    made = made[np.argsort(touched.change[made])]
-    rows = touched.change[made]
+    added = np.flatnonzero(touched.there)
+    added = added[np.argsort(touched.change[added])]
+    rows = touched.change[added]
     new = gathered(parts, lines, rows, len(table.columns))
     lacks = np.asarray(pc.list_value_length(new.kept)) > 0
     origin = np.where(lacks, lines.origin[lines.line[rows]], NONE)
@@ -139,8 +139,8 @@ def _versions(parts: Sequence[ChangePart], table: TableSchema, key: Sequence[str
     return Versions(
         pa.table(new.columns, list(table.column_names)),
         _times(times[rows]),
-        _times(until[made], lasts[made]),
-        pa.array(gone[made]),
+        _times(until[added], lasts[added]),
+        pa.array(gone[added]),
         new.kept,
         pa.table(lines.keys.texts(origin), list(key)),
         pa.table(closed, [*key, "at", "deleted"]),
