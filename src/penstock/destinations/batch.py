@@ -63,27 +63,27 @@ class ChangeBatch:
         return replace(self, spark=spark)
 
     def events(self) -> Iterator[Event]:
-        """Every change in the order of the source, transaction by transaction, on the driver. A table's
+        """Yield every change in the order of the source, transaction by transaction, on the driver. A table's
         schema comes before its first change, and before the first after it changed."""
         streams = [_placed_rows(changes) for changes in self.tables]
-        told: dict[TableId, int] = {}
+        versions: dict[TableId, int] = {}
         for event in transactions(
             [*streams, *(placed_rows(read_slice(part), None) for part in self.messages)]
         ):
             if isinstance(event, Relation):
-                told[event.table_schema.id] = event.table_schema.version
+                versions[event.table_schema.id] = event.table_schema.version
             yield event
         for changes in self.tables:
             table = changes.delivery.table
-            if changes.runs[-1].follow and told.get(table.id) != table.version:
+            if changes.runs[-1].follow and versions.get(table.id) != table.version:
                 yield Relation(self.end, self.end, table)
 
     def changes(self) -> DataFrame:
-        """All changes, in order within a table: the columns of `postgres_cdc` without a table."""
+        """Return all changes, in order within a table: the columns of `postgres_cdc` without a table."""
         return self._frame(AllTables(), [(changes, run) for changes in self.tables for run in changes.runs])
 
     def table(self, name: str | TableName) -> DataFrame:
-        """The changes of one table in its own columns and types, those of its newest schema."""
+        """Return the changes of one table in its own columns and types, those of its newest schema."""
         wanted = TableName.parse(name) if isinstance(name, str) else name
         for changes in self.tables:
             if changes.delivery.table.name == wanted:
@@ -99,7 +99,7 @@ class ChangeBatch:
 
 
 def events_of(changes: TableChanges) -> Iterator[Event]:
-    """The changes of one table, as `ChangeBatch.events` gives those of all. Runs on executors."""
+    """Yield the changes of one table, as `ChangeBatch.events` gives those of all. Runs on executors."""
     return transactions([_placed_rows(changes)])
 
 
@@ -109,7 +109,7 @@ def _placed_rows(changes: TableChanges) -> Iterator[PlacedRow]:
 
 
 def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
-    """The changes of a run that are meant, in order, as the spool has them. Runs on executors."""
+    """Yield the changes of a run that are meant, in order, as the spool has them. Runs on executors."""
     for part in run.slices:
         for rows in read_slice(part):
             if part.after is None or part.after < changes.start:
@@ -124,7 +124,7 @@ def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
 def _read(
     shape: Shape, units: Sequence[tuple[TableChanges, Run]], numbers: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The units whose numbers come in, in the shape that is wanted. Runs on executors."""
+    """Read the units whose numbers come in, in the shape that is wanted. Runs on executors."""
     for batch in numbers:
         for number in batch["id"].to_pylist():
             changes, run = units[number]

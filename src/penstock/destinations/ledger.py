@@ -116,7 +116,7 @@ def is_done(known: Known | None, stands: Lsn | None, copy: str | None, version: 
 
 
 def stood(known: Known | None, stands: Lsn | None) -> Lsn | None:
-    """Where a table stands that is caught up; None if nothing is known of it."""
+    """Return where a table stands; None if nothing is known of it."""
     if known is None:
         return None
     return known.position or stands

@@ -14,40 +14,40 @@ Item = TypeVar("Item")
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items, each made while the one before is used; an error comes where its item would."""
-    made: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(1)
+    """Yield the same items, each made while the one before is used; an error comes where its item would."""
+    ready: queue.Queue[tuple[Item] | BaseException | None] = queue.Queue(1)
     stop = threading.Event()
 
     def make() -> None:
         try:
             for item in items:
-                if not _put(made, (item,), stop):
+                if not _put(ready, (item,), stop):
                     return
-            _put(made, None, stop)
+            _put(ready, None, stop)
         except BaseException as error:
-            _put(made, error, stop)
+            _put(ready, error, stop)
 
     maker = threading.Thread(target=make, name="ahead", daemon=True)
     maker.start()
     try:
-        while (found := made.get()) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found[0]
+        while (entry := ready.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry[0]
     finally:
         stop.set()
         maker.join()
 
 
 def _put(
-    made: queue.Queue[tuple[Item] | BaseException | None],
+    ready: queue.Queue[tuple[Item] | BaseException | None],
     what: tuple[Item] | BaseException | None,
     stop: threading.Event,
 ) -> bool:
-    """Whether somebody still wants it."""
+    """Put it into the queue; return False if nobody wants it any more."""
     while not stop.is_set():
         try:
-            made.put(what, timeout=0.1)
+            ready.put(what, timeout=0.1)
             return True
         except queue.Full:
             continue

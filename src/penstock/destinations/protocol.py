@@ -56,7 +56,7 @@ class Delivery:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that a row is found by; none: by all of it, as often as it is there."""
+        """Return the columns that a row is found by; none: by all of it, as often as it is there."""
         identity = tuple(column.name for column in self.table.columns if column.key)
         if len(identity) < len(self.table.columns) and identity:
             return identity
@@ -88,12 +88,12 @@ class TableChanges:
 
     @property
     def rows(self) -> int:
-        """How many changes there are at most: a slice may hold some that are not meant."""
+        """Return how many changes there are at most: a slice may hold some that are not meant."""
         return sum(part.rows for run in self.runs for part in run.slices)
 
     @property
     def delivery(self) -> Delivery:
-        """As it is at the end."""
+        """Return the delivery as it is at the end."""
         return self.runs[-1].delivery
 
 
@@ -203,13 +203,13 @@ class Destination(Protocol):
     name: str
 
     def truncate_table(self, table: TableSchema) -> None:
-        """Before a full copy."""
+        """Empty the table, before a full copy."""
 
     def write_table_rows(self, table: TableSchema, rows: DataFrame) -> None:
-        """A full copy."""
+        """Write rows of a full copy."""
 
     def write_events(self, batch: ChangeBatch) -> None:
-        """Changes. The same ones may come again after a crash."""
+        """Write changes. The same ones may come again after a crash."""
 
 
 class Target(Protocol):
@@ -220,27 +220,27 @@ class Target(Protocol):
 
     @property
     def reloads(self) -> Reloading | None:
-        """Its records of reloads; None: it keeps none, and a table that is to be reloaded is copied anew at
+        """Return its records of reloads; None: it keeps none, and a table to be reloaded is copied anew at
         once."""
 
     def open(self, spark: SparkSession) -> None:
         """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""
 
     def position(self, source: str) -> Lsn | None:
-        """How far the stream of this source came, as the data's own transaction has it; None: not known."""
+        """Return how far this source's stream came, as the data's own transaction has it; None: unknown."""
 
     def begin(self, source: str, position: Lsn) -> None:
-        """The stream of this source goes on from here, whatever was recorded. From then on, to be given what
+        """Let this source's stream go on from here, whatever was recorded. From then on, to be given what
         begins further on than its own position means `DestinationWentBack`."""
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
-        """What is known there of the tables; empty for a destination that keeps no position."""
+        """Return what is recorded there of the tables; empty for a destination that keeps no position."""
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
-        """These are to be copied, when it is their turn."""
+        """Record that these are to be copied, when it is their turn."""
 
     def copy_table(self, copy: TableCopy) -> int:
-        """Make the copy, set aside from readers where that can be; how many rows it has. Called for several
+        """Make the copy, set aside from readers where that can be; return its rows. Called for several
         tables at once. A copy that was begun before and not handed over is replaced."""
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
@@ -255,10 +255,10 @@ class Target(Protocol):
         what concerns the whole destination."""
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
-        """A table stops at `position` without any doing of the destination's: what follows waits for it."""
+        """Record that a table stops at `position`, not by the destination's fault: what follows waits."""
 
     def forget(self, source: str, table: TableId) -> None:
-        """The table is no longer delivered. Its data stays."""
+        """Forget a table that is no longer delivered. Its data stays."""
 
     def close(self) -> None: ...
 

@@ -62,15 +62,15 @@ class SchemaChange:
         return self != SchemaChange()
 
     def steps(self, taken: Collection[str] = ()) -> Iterator[Step]:
-        """What to do, in order. `taken`: names that columns of the table have besides those named here, which
-        no temporary name may be."""
+        """Yield what to do, in order. `taken`: names that columns of the table have besides those named here,
+        which no temporary name may be."""
         yield from (Drop(name) for name in self.dropped)
         yield from self._renames(taken)
         yield from (Add(column, value) for column, value in self.added)
         yield from (Retype(column) for column in self.retyped)
 
     def _renames(self, taken: Collection[str]) -> Iterator[Rename]:
-        """A name is given when nobody has it any more. Where everybody waits for another, in a circle, one
+        """Order the renames: a name is given when it is free. Where each waits for another, in a circle, one
         steps aside."""
         left = dict(self.renamed)
         named = {*taken, *left.keys(), *left.values()}

@@ -81,11 +81,11 @@ create or replace view penstock.progress as
 
 def create(connection: Connection) -> None:
     """Make what is missing; refuse what is somebody else's."""
-    found = connection.execute("select to_regclass('penstock.locks') is not null").fetchone()
-    if found != (True,):
+    row = connection.execute("select to_regclass('penstock.locks') is not null").fetchone()
+    if row != (True,):
         ownership.make_schema(connection, "penstock")
     ownership.check(connection, "penstock", _NAMES)
-    if found != (True,):
+    if row != (True,):
         connection.execute(_TABLES)
 
 
@@ -232,7 +232,7 @@ class SqlLedger:
 
 
 def lock_target(connection: Connection, target: TableName) -> None:
-    """Nobody else makes a copy visible there before this transaction has ended."""
+    """Let nobody else make a copy visible there before this transaction has ended."""
     _lock(connection, f"target {target}")
 
 
@@ -246,5 +246,5 @@ def _lsn(text: str | None) -> Lsn | None:
 
 
 def _document(error: PenstockError | None) -> str | None:
-    """jsonb has no NUL, and a reason may quote anything."""
+    """Return the error as JSON without NULs, which jsonb refuses: a reason may quote anything."""
     return json.dumps(to_dict(error)).replace("\\u0000", "") if error else None

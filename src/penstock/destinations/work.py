@@ -44,7 +44,7 @@ class Workers:
         Return the result of each, or its error."""
         each = partial(outcome, function)
         if here or not work:
-            return [each(one) for one in work]
+            return [each(piece) for piece in work]
         with explained():
             return self._spark.sparkContext.parallelize(work, len(work)).map(each).collect()
 
@@ -64,10 +64,10 @@ def outcome(function: Callable[[Work], Result], work: Work) -> Result | Penstock
 
 
 def raise_first(outcomes: Sequence[Result | PenstockError]) -> list[Result]:
-    for one in outcomes:
-        if isinstance(one, PenstockError):
-            raise one
-    return [one for one in outcomes if not isinstance(one, PenstockError)]
+    for result in outcomes:
+        if isinstance(result, PenstockError):
+            raise result
+    return [result for result in outcomes if not isinstance(result, PenstockError)]
 
 
 Partition = tuple[int, Iterator[pa.RecordBatch]]
@@ -81,8 +81,8 @@ def partition_results(rows: DataFrame, write: Callable[[Partition], Result]) -> 
     """
     rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
     with explained():
-        found = rows.mapInArrow(partial(_write_partition, write), "outcome binary").collect()
-    return raise_first([cast("Result | PenstockError", pickle.loads(one)) for (one,) in found])
+        collected = rows.mapInArrow(partial(_write_partition, write), "outcome binary").collect()
+    return raise_first([cast("Result | PenstockError", pickle.loads(pickled)) for (pickled,) in collected])
 
 
 def _write_partition(

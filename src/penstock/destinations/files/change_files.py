@@ -51,7 +51,7 @@ class WrittenChanges:
 
 
 def write_changes(job: ChangesFile) -> WrittenChanges | None:
-    """None if there is no change to write. Runs on executors."""
+    """Write the file of a run's changes; None if there is none to write. Runs on executors."""
     try:
         lines = ChangeLines(job.changes, job.run)
         blocks = lines.blocks()
@@ -89,44 +89,42 @@ class Writer:
     def write(
         self, tables: Sequence[TableChanges], records: SourceRecords, recorded: Sequence[DdlEvent] = ()
     ) -> tuple[list[FileEntry], dict[TableId, PenstockError]]:
-        """Write the files of these changes; what is to be registered, and which tables could not be
+        """Write the files of these changes; return what is to be registered, and which tables could not be
         written. Until they are registered they are drafts. If the error is not one table's, nothing stays."""
         cleanup.remove_drafts(self.storage, records)
         with records.transaction() as connection:
             planned = [
-                one for changes in tables for one in self._plan(records, connection, changes, recorded)
+                plan for changes in tables for plan in self._plan(records, connection, changes, recorded)
             ]
-        records.drafts.update(one.job.folder for one in planned)
-        outcomes = self.workers.outcomes(write_changes, [one.job for one in planned], here=are_few(tables))
+        records.drafts.update(plan.job.folder for plan in planned)
+        outcomes = self.workers.outcomes(write_changes, [plan.job for plan in planned], here=are_few(tables))
         pairs = list(zip(planned, outcomes, strict=True))
-        failed = {one.table: outcome for one, outcome in pairs if isinstance(outcome, PenstockError)}
+        failed = {plan.table: outcome for plan, outcome in pairs if isinstance(outcome, PenstockError)}
         try:
             raise_first([error for error in failed.values() if error.scope is not Scope.TABLE])
             entries = [
                 entry
-                for one, outcome in pairs
-                if one.table not in failed and not isinstance(outcome, PenstockError)
-                for entry in self._entries(one, outcome)
+                for plan, outcome in pairs
+                if plan.table not in failed and not isinstance(outcome, PenstockError)
+                for entry in self._entries(plan, outcome)
             ]
         except PenstockError:
-            with suppress(PenstockError):  # what stays is removed before the next attempt
-                cleanup.remove_folders(self.storage, [one.job.folder for one in planned])
+            with suppress(PenstockError):  # what cannot be removed now is removed before the next attempt
+                cleanup.remove_folders(self.storage, [plan.job.folder for plan in planned])
             raise
         records.drafts.difference_update(
-            one.job.folder for one, outcome in pairs if not (outcome or one.told)
+            plan.job.folder for plan, outcome in pairs if not (outcome or plan.told)
         )
         return entries, failed
 
     def folder(
         self, records: SourceRecords, connection: Connection, table: TableName
     ) -> tuple[datetime, str]:
-        """The timestamp and the folder of a table's next batch."""
+        """Return the timestamp and the folder of a table's next batch."""
         last = records.registry.last(connection, table)
         batch = next_batch(datetime.now(UTC), last.batch)
         folder = self.layout.folder(records.stream.source, table, batch)
-        while not records.registry.enabled and self.storage.names(
-            folder
-        ):  # an earlier run's, which nobody noted
+        while not records.registry.enabled and self.storage.names(folder):  # left by an earlier process
             batch += timedelta(seconds=1)
             folder = self.layout.folder(records.stream.source, table, batch)
         records.registry.took(table, batch)
@@ -139,7 +137,7 @@ class Writer:
         changes: TableChanges,
         recorded: Sequence[DdlEvent],
     ) -> Iterator[_Planned]:
-        """What was recorded is told with the first change of columns, or else with the last run."""
+        """Plan the files. Recorded DDL goes with the first change of columns, or else with the last run."""
         runs = changes.runs
         follows = next((place for place, run in enumerate(runs) if run.follow), len(runs) - 1)
         for place, run in enumerate(runs):

@@ -53,7 +53,7 @@ class ChangeLines:
     """Where the first and the last transaction committed."""
 
     def blocks(self) -> Iterator[bytes | memoryview]:
-        """Nothing at all if there is no change; otherwise the header first."""
+        """Yield the lines, the header first; nothing at all if there is no change."""
         for batch in rows_of(self.changes, self.run):
             if self.first is None:
                 self.first = Lsn(batch["commit_lsn"][0].as_py())
@@ -65,7 +65,7 @@ class ChangeLines:
 
 
 def lines_of(changes: pa.RecordBatch, delivery: Delivery) -> Iterator[list[pa.StringArray]]:
-    """The columns of the lines that changes become, in order."""
+    """Return the columns of the lines that changes become, in order."""
     truncates = np.flatnonzero(np.asarray(changes["op"]) == Op.TRUNCATE)
     begin = 0
     for place in [*truncates.tolist(), len(changes)]:
@@ -103,9 +103,9 @@ def _row_lines(changes: pa.RecordBatch, delivery: Delivery) -> list[pa.StringArr
 
 def _about(changes: pa.RecordBatch, op: str | None) -> list[pa.StringArray]:
     """What the lines say of the change itself, but for `_unchanged`."""
-    said = changes["op"] if op is None else pa.array([ord(op)] * len(changes), pa.int8())
+    ops = changes["op"] if op is None else pa.array([ord(op)] * len(changes), pa.int8())
     return [
-        _letters(np.asarray(said)),
+        _letters(np.asarray(ops)),
         lsn_text(np.asarray(changes["commit_lsn"])),
         lsn_text(np.asarray(changes["lsn"])),
         changes["seq"].cast(pa.string()),
@@ -119,11 +119,11 @@ def _letters(codes: npt.NDArray[np.int8]) -> pa.StringArray:
 
 
 def lsn_text(lsns: Ints) -> pa.StringArray:
-    """`0000000A/01B2C3D4`: PostgreSQL reads it, and text sorts as the numbers do."""
-    made = np.empty((len(lsns), _LSN_LENGTH), np.uint8)
+    """Return positions as `0000000A/01B2C3D4`: PostgreSQL reads it, and text sorts as the numbers do."""
+    letters = np.empty((len(lsns), _LSN_LENGTH), np.uint8)
     digits = _DIGITS[(lsns.astype(np.uint64)[:, None] >> _SHIFTS) & np.uint64(15)]
-    made[:, :8], made[:, 8], made[:, 9:] = digits[:, :8], ord("/"), digits[:, 8:]
-    return _fixed(made)
+    letters[:, :8], letters[:, 8], letters[:, 9:] = digits[:, :8], ord("/"), digits[:, 8:]
+    return _fixed(letters)
 
 
 def _fixed(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
@@ -134,7 +134,7 @@ def _fixed(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
 
 
 def _times(at: pa.TimestampArray) -> pa.StringArray:
-    """As PostgreSQL prints them. Few differ: all changes of a transaction have the same."""
+    """Return times as PostgreSQL prints them. Few differ: all changes of a transaction have the same."""
     encoded = pc.dictionary_encode(at)
     texts = pc.strftime(encoded.dictionary, format="%Y-%m-%d %H:%M:%S+00")
     return texts.take(encoded.indices)
@@ -143,13 +143,13 @@ def _times(at: pa.TimestampArray) -> pa.StringArray:
 def _unchanged(part: ChangePart, names: Sequence[str]) -> pa.StringArray:
     if not len(part.unsent_rows):
         return pa.nulls(len(part), pa.string())
-    found: list[str | None] = [None] * len(part)
+    texts: list[str | None] = [None] * len(part)
     by_row: dict[int, list[str]] = {}
     for row, place in zip(part.unsent_rows.tolist(), part.unsent_places.tolist(), strict=True):
         by_row.setdefault(row, []).append(_element(names[place]))
     for row, elements in by_row.items():
-        found[row] = "{" + ",".join(elements) + "}"
-    return pa.array(found, pa.string())
+        texts[row] = "{" + ",".join(elements) + "}"
+    return pa.array(texts, pa.string())
 
 
 def _element(name: str) -> str:

@@ -21,7 +21,7 @@ def sweep(storage: Storage, layout: Layout, records: SourceRecords) -> None:
     may be from before our time."""
     with records.transaction() as connection:
         ledger = records.ledger(connection)
-        ledger.lock()  # a commit of a process that was killed may be on its way
+        ledger.lock()  # a killed process may have a commit on its way
         kept = set(unfinished_copies.folders(connection, records.stream))
         tables = map(TableName.parse, ledger.names().values())
         newest = [(table, records.registry.last(connection, table).batch) for table in tables]
@@ -62,16 +62,16 @@ def expire(storage: Storage, records: SourceRecords, days: float) -> None:
     registry = records.registry
     with records.transaction() as connection:
         registry.expire(connection, days)
-        found = registry.to_be_removed(connection)
-    if not found:
+        expired = registry.to_be_removed(connection)
+    if not expired:
         return
     base = storage.shown("")
-    ours = {path: path.removeprefix(base) for path in found if path.startswith(base)}
+    ours = {path: path.removeprefix(base) for path in expired if path.startswith(base)}
     ours = {path: below for path, below in ours.items() if "/" in below and storage.holds(below)}
     storage.remove(ours.values())
     with records.transaction() as connection:
-        registry.removed(connection, found)
+        registry.removed(connection, expired)
     _log.info("removed old files", files=len(ours))
-    if strange := [path for path in found if path not in ours]:
-        said = "files were to be removed that this destination did not write; they were left alone"
-        _log.warning(said, files=len(strange), first=strange[0])
+    if strange := [path for path in expired if path not in ours]:
+        message = "files were to be removed that this destination did not write; they were left alone"
+        _log.warning(message, files=len(strange), first=strange[0])

@@ -52,14 +52,14 @@ class Compression:
         if self.algorithm == "none":
             return _Plain()
         if self.level <= FAST:
-            made: Compressor = isal_zlib.compressobj(self.level, isal_zlib.DEFLATED, GZIP_WINDOW)
-            return made
+            compressor: Compressor = isal_zlib.compressobj(self.level, isal_zlib.DEFLATED, GZIP_WINDOW)
+            return compressor
         return zlib_ng.compressobj(min(self.level, BEST), zlib_ng.DEFLATED, GZIP_WINDOW)
 
     def compressed(self, blocks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-        """The blocks as one whole, a little at a time."""
+        """Yield the blocks compressed as one stream, a little at a time."""
         compressor = self.compressor()
         for block in blocks:
-            if made := compressor.compress(block):
-                yield made
+            if data := compressor.compress(block):
+                yield data
         yield compressor.flush()

@@ -42,7 +42,7 @@ def _comment(text: str) -> list[str]:
 
 
 def statements(connection: Connection, table: TableSchema, change: SchemaChange) -> tuple[str, ...]:
-    """What is to be done to follow a change of columns, of which the table has come out as it is given. The
+    """Return the statements that follow a change of columns, after which the table is as given here. The
     connection is to the source, which knows what its types are called."""
     name, steps = _quoted(table.name.schema, table.name.name), change.steps(table.column_names)
     return tuple(f"alter table {name} {_clause(connection, step)};" for step in steps)

@@ -34,7 +34,7 @@ class Sheet:
         return f"{self.folder}/{PARTS}/{number:06}"
 
     def write(self, number: int, lines: Generator[bytes | memoryview, None, int]) -> tuple[int, int]:
-        """The part's number, and how many rows it has. A second attempt takes the place of the first.
+        """Write a part; return its number and its rows. A second attempt takes the place of the first.
         Runs on executors."""
         rows = 0
 
@@ -46,7 +46,7 @@ class Sheet:
         return number, rows
 
     def finish(self, name: str, numbers: Iterable[int]) -> Written:
-        """One file of all parts, which are gone then."""
+        """Write one file of all parts, and remove them."""
         header = self.compression.compressed([csv_line(self.columns)])
         return self.storage.concatenate(f"{self.folder}/{name}", header, map(self.part, sorted(numbers)))
 

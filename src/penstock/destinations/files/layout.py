@@ -30,7 +30,7 @@ class Layout:
     timestamp_format: str
 
     def folder(self, source: str, table: TableName, at: datetime) -> str:
-        """Of a batch, below the base path."""
+        """Return a batch's folder, below the base path."""
         return self.pattern.format(
             source=encoded(source),
             schema=encoded(table.schema),
@@ -39,7 +39,7 @@ class Layout:
         )
 
     def is_batch(self, folder: str) -> bool:
-        """Whether it is called as a batch's folder is."""
+        """Whether it has the name of a batch's folder."""
         try:
             datetime.strptime(folder.rpartition("/")[2], self.strftime)
         except ValueError:
@@ -48,12 +48,12 @@ class Layout:
 
     @property
     def strftime(self) -> str:
-        return _TOKEN.sub(lambda found: _TOKENS[found[0]], self.timestamp_format.replace("%", "%%"))
+        return _TOKEN.sub(lambda match: _TOKENS[match[0]], self.timestamp_format.replace("%", "%%"))
 
 
 def encoded(name: str) -> str:
-    """A name as part of a path: it cannot leave its folder, and no two names become the same."""
-    safe = _UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), name)
+    """Return a name as part of a path: it cannot leave its folder, and no two names become the same."""
+    safe = _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
     if len(safe.encode()) <= LONGEST:
         return safe
     end = f"%-{hashlib.sha256(name.encode()).hexdigest()[:32]}"  # `%-` is in no name that was not cut
@@ -61,6 +61,6 @@ def encoded(name: str) -> str:
 
 
 def next_batch(now: datetime, last: datetime | None) -> datetime:
-    """The timestamp of a table's batch that begins now: UTC, whole seconds, later than the last one's."""
+    """Return the timestamp of a batch that begins now: UTC, whole seconds, later than the table's last."""
     second = now.astimezone(UTC).replace(microsecond=0, tzinfo=None)
     return second if last is None else max(second, last + timedelta(seconds=1))

@@ -27,36 +27,36 @@ from penstock.model.credentials import StoreKeys
 _LAST_GROUP = 2**32 - 2
 
 
-def _plain(given: str) -> str:
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", given):
+def _plain(name: str) -> str:
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", name):
         raise ValueError("expected a name of small letters, digits and underscores")
-    return given
+    return name
 
 
-def _pattern(given: str) -> str:
-    found = re.findall(r"{([^{}]*)}", given)
-    if not {"schema", "table"} <= set(found) <= {"source", "schema", "table", "timestamp"}:
+def _pattern(pattern: str) -> str:
+    names = re.findall(r"{([^{}]*)}", pattern)
+    if not {"schema", "table"} <= set(names) <= {"source", "schema", "table", "timestamp"}:
         raise ValueError("expected {schema}, {table}, {timestamp} and, of several sources, {source}")
-    if re.search(r"}[^./{]*{", given):
+    if re.search(r"}[^./{]*{", pattern):
         raise ValueError("expected a dot or a slash between names, so that no two tables share a folder")
-    if not given.endswith("/{timestamp}") or found.count("timestamp") != 1 or ".." in given.split("/"):
+    if not pattern.endswith("/{timestamp}") or names.count("timestamp") != 1 or ".." in pattern.split("/"):
         raise ValueError("expected a pattern that ends in /{timestamp}: a batch has a folder of its own")
-    return given.lstrip("/")
+    return pattern.lstrip("/")
 
 
-def _timestamp_format(given: str) -> str:
-    tokens = re.findall("YYYY|MM|DD|HH|mm|ss", given)
-    if tokens != ["YYYY", "MM", "DD", "HH", "mm", "ss"] or "/" in given:
+def _timestamp_format(text: str) -> str:
+    tokens = re.findall("YYYY|MM|DD|HH|mm|ss", text)
+    if tokens != ["YYYY", "MM", "DD", "HH", "mm", "ss"] or "/" in text:
         raise ValueError("expected YYYY, MM, DD, HH, mm and ss in this order, so that folders sort by time")
-    return given
+    return text
 
 
-def _mode(given: object) -> str:
+def _mode(value: object) -> str:
     """YAML reads 0640 as the number 416, and "0640" as text: both are the same here."""
-    said = f"{given:o}" if isinstance(given, int) and not isinstance(given, bool) and given >= 0 else given
-    if not isinstance(said, str) or not re.fullmatch(r"(0o)?[0-7]{1,4}", said):
+    digits = f"{value:o}" if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else value
+    if not isinstance(digits, str) or not re.fullmatch(r"(0o)?[0-7]{1,4}", digits):
         raise ValueError("expected permissions in octal digits, such as 0640")
-    mode = int(said, 8)
+    mode = int(digits, 8)
     if mode & ~0o664 or mode & 0o600 != 0o600:
         raise ValueError(
             "expected 0600, and to read or write for the group, or to read for others, added to it"
@@ -64,14 +64,14 @@ def _mode(given: object) -> str:
     return f"{mode:04o}"
 
 
-def _group(given: object) -> object:
+def _group(value: object) -> object:
     """The last number of 32 bits is -1 to the system, which takes it for none."""
-    text = str(given) if isinstance(given, str | int) and not isinstance(given, bool) else ""
+    text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
     is_number = re.fullmatch(r"[+-]?\d+", text.strip())
     fits = re.fullmatch(r"[0-9]{1,10}", text) and int(text) <= _LAST_GROUP
-    if given is not None and (not text.strip() or "\0" in text or (is_number and not fits)):
+    if value is not None and (not text.strip() or "\0" in text or (is_number and not fits)):
         raise ValueError(f"expected the name of a group, or its number from 0 to {_LAST_GROUP}")
-    return given
+    return value
 
 
 class CompressionOptions(Section):
@@ -131,8 +131,8 @@ class CredentialsOptions(Section):
     @model_validator(mode="after")
     def _resolve(self, info: ValidationInfo) -> CredentialsOptions:
         names = ("access_key_env", "secret_key_env", "session_token_env")
-        given = ((key, getattr(self, key)) for key in names)
-        self._keys = StoreKeys(*(secret_from(info, name, key) for key, name in given if name))
+        variables = ((key, getattr(self, key)) for key in names)
+        self._keys = StoreKeys(*(secret_from(info, name, key) for key, name in variables if name))
         return self
 
 
@@ -190,8 +190,8 @@ class FilesOptions(Options):
     @property
     def base(self) -> str:
         """A URI as it is, a folder by its absolute path. May hold a secret: not for any output."""
-        given = self.base_path.get_secret_value()
-        return given if "://" in given else str(Path(given).absolute())
+        path = self.base_path.get_secret_value()
+        return path if "://" in path else str(Path(path).absolute())
 
     def pattern(self, sources: int) -> str:
         several = "{source}/" if sources > 1 else ""
@@ -207,8 +207,8 @@ class FilesOptions(Options):
             yield "expected {source} in the pattern, as there are several sources", ("folder_pattern",)
         for glob, rules in tables.items():
             if rules.kind != "clone" or rules.target is not None:
-                said = "expected no `kind` and no `target`: files tell every change of the table"
-                yield said, ("tables", glob)
+                message = "expected no `kind` and no `target`: files tell every change of the table"
+                yield message, ("tables", glob)
 
     @property
     def schema_at_sources(self) -> str:

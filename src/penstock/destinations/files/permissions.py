@@ -36,15 +36,15 @@ class Permissions:
         return self.mode | (self.mode & 0o444) >> 2
 
     def find_group(self) -> int:
-        """The group's number, if we may give files to it."""
+        """Return the group's number; raise unless we may give files to it."""
         if self.group is None:
             return _NONE
         try:
             number = grp.getgrnam(str(self.group)).gr_gid
         except KeyError:
             if not str(self.group).isdecimal():
-                said = f"there is no group {self.group} on this machine"
-                raise ConfigError(said, remedy="Make it, or name another one: `group`") from None
+                message = f"there is no group {self.group} on this machine"
+                raise ConfigError(message, remedy="Make it, or name another one: `group`") from None
             number = int(self.group)
         if os.geteuid() != 0 and number not in {os.getegid(), *os.getgroups()}:
             raise ConfigError(
@@ -54,7 +54,7 @@ class Permissions:
         return number
 
     def opener(self, path: str, flags: int) -> int:
-        """For `open(…, opener=…)`: a new file is nobody else's until it is what it should be."""
+        """For `open(…, opener=…)`: a new file is for its owner alone until its group and mode are set."""
         handle = os.open(path, flags | os.O_CLOEXEC, 0o600)
         try:
             if self.group is not None:
@@ -66,26 +66,26 @@ class Permissions:
         return handle
 
     def make_base(self, base: Path) -> None:
-        """The base path, and what is missing above it."""
+        """Make the base path, and what is missing above it."""
         missing = [place for place in (base, *base.parents) if not place.exists()]
         for place in reversed(missing):
             place.mkdir(0o700, exist_ok=True)
             self._settle(place)
 
     def make_folder(self, folder: Path, base: Path) -> None:
-        """A folder below the base path, with those in between. A crash before one of them has its mode, too,
-        is made good here."""
+        """Make a folder below the base path, with those in between. A crash before one of them has its mode
+        is made good by the next call."""
         for name in (*reversed(folder.relative_to(base).parents), folder.relative_to(base)):
             if name.parts:
                 (base / name).mkdir(0o700, exist_ok=True)
                 self._settle(base / name)
 
     def _settle(self, folder: Path) -> None:
-        found = folder.stat()
-        if found.st_uid != os.geteuid():
+        status = folder.stat()
+        if status.st_uid != os.geteuid():
             return
         group = self.find_group()
-        if group not in (_NONE, found.st_gid):
+        if group not in (_NONE, status.st_gid):
             os.chown(folder, _NONE, group)
-        if found.st_mode & _ALL != self.folder_mode:
-            folder.chmod(stat.S_IMODE(found.st_mode) & ~_ALL | self.folder_mode)
+        if status.st_mode & _ALL != self.folder_mode:
+            folder.chmod(stat.S_IMODE(status.st_mode) & ~_ALL | self.folder_mode)

@@ -41,7 +41,7 @@ class FilesType:
         return {OWN: LEDGER} | ({registry.schema_name: ()} if registry.enabled else {})
 
     def rights(self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways) -> None:
-        """None there: what it needs at a source is granted with that source."""
+        """Return None: what it needs at a source is granted with that source."""
 
 
 TYPE = FilesType()

@@ -87,6 +87,6 @@ def _registry(config: Config, destination: DestinationConfig, source: SourceConf
     except psycopg.Error as error:
         return failure(name, explain(error).reason, explain(error).remedy)
     if owner is not None and owner != (config.pipeline, destination.name):
-        said = f"{schema} is that of pipeline {owner[0]}, destination {owner[1]}"
-        return failure(name, said, "Give this destination a registry of its own: file_registry.schema")
+        detail = f"{schema} is that of pipeline {owner[0]}, destination {owner[1]}"
+        return failure(name, detail, "Give this destination a registry of its own: file_registry.schema")
     return ok(name, f"{schema} is there")

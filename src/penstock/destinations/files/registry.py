@@ -122,14 +122,14 @@ class Registry:
     _last: dict[TableName, Last] = field(default_factory=dict)
 
     def create(self, connection: Connection) -> None:
-        """Make what is missing; refuse a registry that another destination keeps, or that is somebody's."""
+        """Make what is missing; refuse a registry of another destination, or one that somebody else owns."""
         if not self.enabled:
             return
-        found = connection.execute(_COMPLETE, {"schema": self.schema}).fetchone()
-        if found != (True,):
+        complete = connection.execute(_COMPLETE, {"schema": self.schema}).fetchone()
+        if complete != (True,):
             ownership.make_schema(connection, self.schema)
         ownership.check(connection, self.schema, TABLES)
-        if found != (True,):
+        if complete != (True,):
             connection.execute(self.sql(_TABLES))
         other = connection.execute(
             self.sql(
@@ -145,14 +145,14 @@ class Registry:
             )
 
     def look_again(self, connection: Connection, table: TableName, copied: datetime | None) -> None:
-        """Somebody else may have added entries; and the next batch is later than the one of the copy."""
-        known = self._last.pop(table, Last())
-        found = self.last(connection, table)
-        batches = [batch for batch in (known.batch, found.batch, copied) if batch is not None]
-        self._last[table] = Last(max(known.end, found.end), max(batches, default=None))
+        """Read the newest entry anew: others may have added some. The next batch is later than the copy's."""
+        before = self._last.pop(table, Last())
+        newest = self.last(connection, table)
+        batches = [batch for batch in (before.batch, newest.batch, copied) if batch is not None]
+        self._last[table] = Last(max(before.end, newest.end), max(batches, default=None))
 
     def last(self, connection: Connection, table: TableName) -> Last:
-        """Nobody else adds entries, but with a copy of his own: it is asked for once."""
+        """Return the newest entry. It is read once: others add entries only with a copy of their own."""
         if table not in self._last:
             row = None
             if self.enabled:
@@ -164,22 +164,22 @@ class Registry:
                     ),
                     (str(table),),
                 ).fetchone()
-            found = Last(Lsn.parse(row[0]), row[1]) if row and row[0] else Last()
-            self._last[table] = found
+            newest = Last(Lsn.parse(row[0]), row[1]) if row and row[0] else Last()
+            self._last[table] = newest
         return self._last[table]
 
     def forget_all(self) -> None:
         self._last.clear()
 
     def took(self, table: TableName, batch: datetime) -> None:
-        """A batch has this timestamp: the next one gets a later one, whatever becomes of this."""
+        """Note that a batch has this timestamp: the next one gets a later one, whatever becomes of this."""
         self._last[table] = Last(self._last.get(table, Last()).end, batch)
 
     def register(
         self, connection: Connection, entries: Sequence[FileEntry], shown: Iterable[str]
     ) -> dict[TableName, Lsn]:
         """Enter files, which stand in the order in which they are to be applied, under the names that are
-        `shown`; how far each table is with them, to be noted when this is committed."""
+        `shown`. Return how far each table is with them, for `registered` after the commit."""
         ends: dict[TableName, Lsn] = {}
         rows = []
         for entry, path in zip(entries, shown, strict=True):
@@ -221,7 +221,7 @@ class Registry:
                 self._last[table] = Last(end, self._last[table].batch)
 
     def without_files(self, connection: Connection, folders: Sequence[str]) -> list[str]:
-        """Of these folders those of which no file is registered; none where nobody registers any."""
+        """Return those of the folders of which no file is registered; none where files are not registered."""
         if not self.enabled:
             return []
         rows = connection.execute(
@@ -265,7 +265,7 @@ class Registry:
             )
 
     def reloading(self, connection: Connection, table: TableSchema) -> None:
-        """It is being copied, under the name that it has now."""
+        """Record that the table is being copied, under the name that it has now."""
         self.state(connection, table, "reloading")
         if self.enabled:
             connection.execute(
@@ -274,7 +274,7 @@ class Registry:
             )
 
     def expect(self, connection: Connection, tables: Mapping[TableId, TableName]) -> None:
-        """Tables that are to be copied; one that is being reloaded already stays so."""
+        """Record tables that are to be copied; one that is being reloaded already stays so."""
         if self.enabled:
             with connection.cursor() as cursor:
                 cursor.executemany(
@@ -292,7 +292,7 @@ class Registry:
                 )
 
     def stop(self, connection: Connection, table: TableId) -> None:
-        """It does not stream any more, if it did."""
+        """Record that the table does not stream any more."""
         if self.enabled:
             connection.execute(
                 self.sql(
@@ -303,7 +303,7 @@ class Registry:
             )
 
     def complete(self, connection: Connection, through: datetime | None) -> None:
-        """Every table that streams has all that committed until then."""
+        """Record that every table that streams has all that committed until then."""
         if self.enabled and through is not None:
             connection.execute(
                 self.sql(
@@ -327,7 +327,7 @@ class Registry:
     # Old files
 
     def expire(self, connection: Connection, days: float) -> None:
-        """Files older than that leave the registry, unless a consumer has still to read them."""
+        """Take files older than that out of the registry, unless a consumer has still to read them."""
         connection.execute(
             self.sql(
                 """
@@ -345,7 +345,7 @@ class Registry:
         )
 
     def to_be_removed(self, connection: Connection) -> list[str]:
-        """Files that left the registry, and may still be there."""
+        """Return the files that left the registry, and may still be there."""
         rows = connection.execute(self.sql("select file_path from {schema}.removals")).fetchall()
         return [path for (path,) in rows]
 
@@ -355,5 +355,5 @@ class Registry:
         )
 
     def sql(self, statement: str) -> bytes:
-        """The configuration takes only plain names for a schema."""
+        """Put the schema's name in, which the configuration only takes if it is plain."""
         return statement.replace("{schema}", self.schema).encode()

@@ -29,8 +29,8 @@ class ReloadLog:
     strategy: str
 
     def note(self, connection: Connection, markers: Iterable[Marker], names: Mapping[TableId, str]) -> None:
-        """Markers that were in the stream. One that comes a second time changes nothing; an END without
-        its START, or of a table that is not followed, is nobody's."""
+        """Record markers of the stream. One that comes a second time changes nothing; an END without
+        its START, or of a table that is not followed, is ignored."""
         for marker in markers if self.registry.enabled else ():
             if marker.action == START and marker.table in names:
                 self._queue(connection, marker, names)
@@ -69,11 +69,16 @@ class ReloadLog:
     def refuse(
         self, connection: Connection, refused: Iterable[RefusedMarker], names: Mapping[TableId, str]
     ) -> None:
-        """Comments that are no markers although they begin so, each once; of a table the last `KEPT`."""
-        for one in refused if self.registry.enabled else ():
-            if one.table not in names:
+        """Record comments that begin as markers and are none, each once; of a table the last `KEPT`."""
+        for marker in refused if self.registry.enabled else ():
+            if marker.table not in names:
                 continue
-            values = {"id": one.id, "name": names[one.table], "table": one.table, "lsn": str(one.lsn)}
+            values = {
+                "id": marker.id,
+                "name": names[marker.table],
+                "table": marker.table,
+                "lsn": str(marker.lsn),
+            }
             connection.execute(
                 self.registry.sql(
                     """
@@ -84,7 +89,7 @@ class ReloadLog:
                     on conflict do nothing
                     """
                 ),
-                values | {"strategy": self.strategy, "reason": one.reason},
+                values | {"strategy": self.strategy, "reason": marker.reason},
             )
             connection.execute(
                 self.registry.sql(
@@ -99,7 +104,7 @@ class ReloadLog:
             )
 
     def _ended(self, connection: Connection, marker: Marker) -> None:
-        """Ours is completed with END, if it is exported; somebody else's goes on then. Only the marker of the
+        """Complete our reload at END, if it is exported; let somebody else's go on. Only the marker of the
         reload's own table counts: everybody can read the others' ids."""
         connection.execute(
             self.registry.sql(
@@ -157,8 +162,8 @@ class ReloadLog:
     def exported(
         self, connection: Connection, changes: TableChanges, rows: int, delta: Sequence[FileEntry]
     ) -> None:
-        """The copy of a table that is being reloaded is registered, with those changes that came meanwhile
-        and are not in it. Somebody else's is completed with that."""
+        """Record that the copy of a reload is registered, with those changes that came meanwhile
+        and are not in it. That completes a reload that somebody else exported."""
         if not self.registry.enabled:
             return
         table = changes.delivery.id
@@ -177,7 +182,7 @@ class ReloadLog:
             return
         self._clear(connection, row[0])
         if self.strategy == "validate":
-            self._validate(connection, changes, row[0], Lsn.parse(row[1]), sum(one.rows for one in delta))
+            self._validate(connection, changes, row[0], Lsn.parse(row[1]), sum(file.rows for file in delta))
 
     def _validate(
         self, connection: Connection, changes: TableChanges, id: uuid.UUID, start: Lsn, written: int
@@ -206,7 +211,7 @@ class ReloadLog:
         self._clear(connection, reload.export_id)
 
     def forget(self, connection: Connection, table: TableId) -> None:
-        """The table is no longer followed."""
+        """Forget a table that is no longer followed."""
         if not self.registry.enabled:
             return
         connection.execute(

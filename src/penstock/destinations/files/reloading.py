@@ -32,7 +32,7 @@ class FilesReloading:
             return self.log(records).open(connection)
 
     def begin(self, source: str, reload: Reload) -> None:
-        """Of somebody else's copy there is nothing to be made: it is as good as finished."""
+        """Record that the reload is active. Somebody else's copy counts as finished: we make none."""
         records = self._records[source]
         with records.transaction() as connection:
             self.log(records).begin(connection, reload)

@@ -27,23 +27,23 @@ _TEXTS = re.compile(r"^(character|bit)\b")
 
 
 def document(connection: Connection, table: Table, delivery: Delivery, rows: int, lsn: Lsn) -> bytes:
-    """Of the columns that are delivered; one that a rule computes has no description but its type."""
+    """Return `schema.yml` of the delivered columns; of one that a rule computes only the type."""
     table = shown(connection, table, delivery)
-    known = {column.name: column for column in table.columns}
+    by_name = {column.name: column for column in table.columns}
     described = {
         "table": {"schema": table.name.schema, "name": table.name.name, "row_count": rows},
         "columns": [
-            _column(known[column.name], table)
-            if column.name in known
+            _column(by_name[column.name], table)
+            if column.name in by_name
             else {"name": column.name, "type": _computed_type(connection, column)}
             for column in delivery.table.columns
         ],
         "types": types(connection, table),
         "indexes": [_index(index) for index in table.indexes],
         "constraints": [
-            {"name": one.name, "type": kind, "columns": list(one.columns), **_more(one)}
-            for kind, found in _constraints(table)
-            for one in found
+            {"name": constraint.name, "type": kind, "columns": list(constraint.columns), **_more(constraint)}
+            for kind, constraints in _constraints(table)
+            for constraint in constraints
         ],
         "metadata": {
             "exported_at": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -56,19 +56,20 @@ def document(connection: Connection, table: Table, delivery: Delivery, rows: int
 
 
 def shown(connection: Connection, table: Table, delivery: Delivery) -> Table:
-    """What there is to be said of a table: nothing that depends on a column whose values do not leave as they
-    are."""
+    """Return the table without what depends on a column whose values do not leave as they are."""
     names = set(delivery.table.column_names) - delivery.computed
     hidden = [column.number for column in table.columns if column.name not in names]
-    found = set(connection.execute(_DEPENDENT, {"table": table.id, "hidden": hidden}).fetchall())
+    dependent = set(connection.execute(_DEPENDENT, {"table": table.id, "hidden": hidden}).fetchall())
 
     def clear(constraints: Iterable[Constraint]) -> tuple[Constraint, ...]:
-        return tuple(one for one in constraints if ("constraint", one.name) not in found)
+        return tuple(
+            constraint for constraint in constraints if ("constraint", constraint.name) not in dependent
+        )
 
     return replace(
         table,
         columns=tuple(
-            replace(column, generated=None) if ("column", column.name) in found else column
+            replace(column, generated=None) if ("column", column.name) in dependent else column
             for column in table.columns
             if column.name in names
         ),
@@ -76,7 +77,7 @@ def shown(connection: Connection, table: Table, delivery: Delivery) -> Table:
         unique=clear(table.unique),
         foreign_keys=clear(table.foreign_keys),
         checks=clear(table.checks),
-        indexes=tuple(index for index in table.indexes if ("index", index.name) not in found),
+        indexes=tuple(index for index in table.indexes if ("index", index.name) not in dependent),
     )
 
 
@@ -124,17 +125,17 @@ def _computed_type(connection: Connection, column: Column) -> str:
 
 def _column(column: TableColumn, table: Table) -> dict[str, Any]:
     key = table.primary_key.columns if table.primary_key else ()
-    unique = any(one.columns == (column.name,) for one in table.unique)
-    said: dict[str, Any] = {"name": column.name, "type": column.type}
+    unique = any(constraint.columns == (column.name,) for constraint in table.unique)
+    entry: dict[str, Any] = {"name": column.name, "type": column.type}
     base = column.domain_of or column.type
-    if found := _MODIFIERS.search(base):
+    if match := _MODIFIERS.search(base):
         if _TEXTS.match(base):
-            said["length"] = int(found[1])
+            entry["length"] = int(match[1])
         else:
-            said["precision"] = int(found[1])
-            if found[2] is not None:
-                said["scale"] = int(found[2])
-    said["nullable"] = column.nullable
+            entry["precision"] = int(match[1])
+            if match[2] is not None:
+                entry["scale"] = int(match[2])
+    entry["nullable"] = column.nullable
     optional = {
         "primary_key": column.name in key,
         "unique": unique,
@@ -145,7 +146,7 @@ def _column(column: TableColumn, table: Table) -> dict[str, Any]:
         "values": list(column.labels),
         "collation": column.collation,
     }
-    return said | {name: value for name, value in optional.items() if value}
+    return entry | {name: value for name, value in optional.items() if value}
 
 
 def _index(index: Index) -> dict[str, Any]:
@@ -167,19 +168,24 @@ def _constraints(table: Table) -> list[tuple[str, tuple[Constraint, ...]]]:
 
 
 def _more(constraint: Constraint) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+    entry: dict[str, Any] = {}
     if constraint.references is not None:
-        said = {"references": str(constraint.references), "referenced_columns": list(constraint.referenced)}
-    return said | {"definition": constraint.definition}
+        entry = {"references": str(constraint.references), "referenced_columns": list(constraint.referenced)}
+    return entry | {"definition": constraint.definition}
 
 
 def types(connection: Connection, table: Table) -> list[dict[str, Any]]:
-    """The types of a table's columns, and those that they are made of, but for PostgreSQL's own. Names are
+    """Return the types of a table's columns, and those they are made of, but for PostgreSQL's own. Names are
     as in the columns' `type`."""
     rows = connection.execute(_TYPES, ([column.type_oid for column in table.columns],)).fetchall()
     return [
-        {"name": name, "schema": schema, "kind": kind, **{key: value for key, value in said.items() if value}}
-        for name, schema, kind, said in rows
+        {
+            "name": name,
+            "schema": schema,
+            "kind": kind,
+            **{key: value for key, value in detail.items() if value},
+        }
+        for name, schema, kind, detail in rows
     ]
 
 

@@ -100,9 +100,9 @@ class SnowflakeColumn:
 
 
 def type_of(described: dict[str, Any]) -> str:
-    """The type in Snowflake for a column of `schema.yml`."""
+    """Return the type in Snowflake for a column of `schema.yml`."""
     type = str(described.get("domain_of") or described["type"])
-    modifiers = [int(part) for found in _MODIFIER.findall(type) for part in found.split(",")]
+    modifiers = [int(part) for modifier in _MODIFIER.findall(type) for part in modifier.split(",")]
     plain = _MODIFIER.sub("", type)
     if plain.endswith("[]") or described.get("values"):
         return "varchar"
@@ -157,7 +157,8 @@ class _Names:
         described = export.described
         key = described["metadata"]["key"]
         columns = (
-            SnowflakeColumn(one["name"], type_of(one), one["name"] in key) for one in described["columns"]
+            SnowflakeColumn(column["name"], type_of(column), column["name"] in key)
+            for column in described["columns"]
         )
         return cls(described["table"]["schema"], described["table"]["name"], tuple(columns))
 
@@ -166,7 +167,7 @@ class _Names:
 
     @property
     def format(self) -> str:
-        """As COPY and stages are told of it."""
+        """Return the file format for COPY and stages."""
         return f"file_format = (format_name = {literal(quoted(self.schema, FORMAT))})"
 
     def staged(self, path: str) -> str:
@@ -358,5 +359,5 @@ def _block(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Nothing in it ends the line."""
+    """Return a comment in which nothing ends the line."""
     return _LINE_ENDS.sub(" ", text)

@@ -42,7 +42,7 @@ class SourceRecords:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Committed at the end; rolled back, and the session given up, by an error."""
+        """Run a transaction: commit at the end; on an error roll back, and give up the session."""
         if self._connection is None or self._connection.closed:
             self._connection = connect(self.conninfo, autocommit=False)
         try:
@@ -57,7 +57,7 @@ class SourceRecords:
 
     @contextmanager
     def aside(self) -> Iterator[Connection]:
-        """A transaction of a session of its own: a copy goes on beside the stream, and beside others."""
+        """Run a transaction in a session of its own: a copy goes on beside the stream, and beside others."""
         try:
             with connect(self.conninfo, autocommit=False) as connection:
                 yield connection
@@ -73,7 +73,7 @@ class SourceRecords:
         return explain(error).at(source=self.stream.source, destination=self.stream.destination)
 
     def close(self) -> None:
-        """Also forgets what was read: whether a commit that failed came about is not known."""
+        """Close the session, and forget what was read: whether a failed commit came about is not known."""
         self.registry.forget_all()
         if self._connection is not None:
             self._connection.close()

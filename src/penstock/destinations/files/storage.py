@@ -87,13 +87,13 @@ class Storage:
         return Path(unquote(urlsplit(self.base).path) if "://" in self.base else self.base)
 
     def shown(self, path: str) -> str:
-        """Where a file is, for people and for the registry: without credentials, and without what comes after
-        a `?`."""
-        found = _URI.match(self.base)
-        if found is None:
+        """Return where a file is, for people and for the registry: without credentials, and without what
+        comes after a `?`."""
+        uri = _URI.match(self.base)
+        if uri is None:
             return f"{self.base.rstrip('/')}/{path}"
-        user = f"{found['user']}@" if found["user"] and found["scheme"] != "s3" else ""
-        return f"{found['scheme']}://{user}{found['place'].rstrip('/')}/{path}"
+        user = f"{uri['user']}@" if uri["user"] and uri["scheme"] != "s3" else ""
+        return f"{uri['scheme']}://{user}{uri['place'].rstrip('/')}/{path}"
 
     def holds(self, path: str) -> bool:
         """Whether a path leads nowhere but below the base path."""
@@ -105,11 +105,11 @@ class Storage:
         try:
             base = self._folder.resolve()
             return (base / path).resolve().is_relative_to(base)
-        except (OSError, RuntimeError):  # of links that lead in a circle
+        except (OSError, RuntimeError):  # links that lead in a circle
             return False
 
     def write(self, path: str, blocks: Iterable[bytes]) -> Written:
-        """A file that is durable, and was read again, when this returns."""
+        """Write a file that is durable, and was read again, when this returns."""
         with self._explained(path), self._sink(path, durable=True) as sink:
             written = Written(path, *_sha256(blocks, sink.write))
         try:
@@ -120,17 +120,17 @@ class Storage:
         return written
 
     def put(self, path: str, blocks: Iterable[bytes]) -> None:
-        """A file for a while: as whole as any, but not made durable, and nobody looks at it again."""
+        """Write a temporary file: as whole as any, but neither made durable nor read again."""
         with self._explained(path), self._sink(path) as sink:
             for block in blocks:
                 sink.write(block)
 
     def concatenate(self, path: str, first: Iterable[bytes], parts: Iterable[str]) -> Written:
-        """One file: of some bytes, and of other files, which are removed."""
+        """Write one file of some bytes and of other files, which are removed."""
         names = list(parts)
-        made = self.write(path, chain(first, (piece for name in names for piece in self.read(name))))
+        written = self.write(path, chain(first, (piece for name in names for piece in self.read(name))))
         self.remove(names)
-        return made
+        return written
 
     def read(self, path: str) -> Iterator[bytes]:
         with self._explained(path), self._open(path) as file:
@@ -138,10 +138,10 @@ class Storage:
                 yield piece
 
     def verify(self, written: Written) -> None:
-        found = _sha256(self.read(written.path))
-        if found != (written.size, written.sha256):
+        actual = _sha256(self.read(written.path))
+        if actual != (written.size, written.sha256):
             raise StorageFailed(
-                f"the file has {found[0]} bytes and SHA-256 {found[1]}, "
+                f"the file has {actual[0]} bytes and SHA-256 {actual[1]}, "
                 f"{written.size} bytes and {written.sha256} were written",
                 destination=self.name,
                 file=self.shown(written.path),
@@ -151,34 +151,34 @@ class Storage:
     def exists(self, path: str) -> bool:
         with self._explained(path):
             system, root = self._present()
-            found = system.get_file_info(f"{root}/{path}")
-            return bool(found.type == fs.FileType.File)
+            info = system.get_file_info(f"{root}/{path}")
+            return bool(info.type == fs.FileType.File)
 
     def names(self, folder: str) -> list[str]:
-        """All files below a folder, if there is one: paths below the base path."""
+        """Return all files below a folder, if there is one: paths below the base path."""
         with self._explained(folder):
             system, root = self._present()
             selector = fs.FileSelector(f"{root}/{folder}", allow_not_found=True, recursive=True)
-            found = system.get_file_info(selector)
-            files = [info.path for info in found if info.type == fs.FileType.File]
+            infos = system.get_file_info(selector)
+            files = [info.path for info in infos if info.type == fs.FileType.File]
             return sorted(path.removeprefix(f"{root}/") for path in files)
 
     def folders(self, folder: str) -> list[str]:
-        """The folders directly below one, if there is one."""
+        """Return the folders directly below one, if there is one."""
         with self._explained(folder):
             system, root = self._present()
-            found = system.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
+            infos = system.get_file_info(fs.FileSelector(f"{root}/{folder}", allow_not_found=True))
             return sorted(
-                f"{folder}/{info.base_name}" for info in found if info.type == fs.FileType.Directory
+                f"{folder}/{info.base_name}" for info in infos if info.type == fs.FileType.Directory
             )
 
     def remove_if_possible(self, paths: Iterable[str]) -> None:
-        """What an error leaves behind, if the error lets us."""
+        """Remove what an error left behind, if that can be done."""
         with contextlib.suppress(PenstockError):
             self.remove(paths)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Files, and the folders that are empty then; what is not there is no error."""
+        """Remove files, and the folders that are empty then; what is not there is no error."""
         for path in paths:
             with self._explained(path):
                 system, root = self._present()
@@ -205,13 +205,13 @@ class Storage:
         if anew and self.is_local:
             with self._explained(""):
                 self.permissions.make_base(self._folder)
-        found = b"".join(self.read(OWNER)).decode() if self.exists(OWNER) else None
-        if found not in (None, owner):
+        current = b"".join(self.read(OWNER)).decode() if self.exists(OWNER) else None
+        if current not in (None, owner):
             raise ConfigError(
-                f"base_path of destination {self.name} is that of {found}",
+                f"base_path of destination {self.name} is that of {current}",
                 remedy=f"Give it one of its own. If that is gone for good, remove {self.shown(OWNER)}",
             )
-        if found is None and not anew:
+        if current is None and not anew:
             raise StorageFailed(
                 "the base path is not the one that files were written to",
                 destination=self.name,
@@ -222,7 +222,7 @@ class Storage:
         self._remove_temporary(OWNER)
 
     def _remove_temporary(self, path: str) -> None:
-        """What a process that was killed while it wrote a file on a disk left of it."""
+        """Remove what a process left that was killed while it wrote a file on a disk."""
         if self.is_local:
             final = self._folder / path
             with self._explained(path):
@@ -231,7 +231,7 @@ class Storage:
 
     @contextmanager
     def _sink(self, path: str, *, durable: bool = False) -> Iterator[IO[bytes]]:
-        """What is written here appears at the end, all of it, or, by an error, not at all."""
+        """Yield a sink whose file appears at the end, all of it, or, after an error, not at all."""
         if self.is_local:
             with self._local_sink(Path(self._present()[1], path), durable) as sink:
                 yield sink
@@ -269,7 +269,7 @@ class Storage:
         return system.open_input_stream(f"{root}/{path}", compression=None)
 
     def _present(self) -> tuple[Any, str]:
-        """The file system, and the base path in it, which has to be there if it is a folder."""
+        """Return the file system, and the base path in it; raise if that is a folder which is not there."""
         if self.is_local and not self._folder.is_dir():
             raise StorageFailed(
                 "the base path is not there",
@@ -303,12 +303,12 @@ class Storage:
         try:
             yield
         except OSError as error:
-            said = error.strerror or self._scrubbed(str(error)).splitlines()[0][:300]
+            reason = error.strerror or self._scrubbed(str(error)).splitlines()[0][:300]
             remedy = None if self.is_local else _REMOTE_REMEDY
-            raise StorageFailed(said, destination=self.name, file=self.shown(path), remedy=remedy) from None
+            raise StorageFailed(reason, destination=self.name, file=self.shown(path), remedy=remedy) from None
 
     def _scrubbed(self, text: str) -> str:
-        """What a library says, without the credentials that it was given."""
+        """Return a library's words without the credentials that it was given."""
         keys = astuple(self.keys) if self.keys else ()
         secrets = _secrets(self.base) | {key for key in keys if key}
         for secret in [self.base, *sorted(secrets, key=len, reverse=True)]:
@@ -321,32 +321,32 @@ _LOCAL = fs.LocalFileSystem()
 
 @lru_cache(maxsize=16)
 def _opened(base: str, keys: StoreKeys | None) -> tuple[Any, str]:
-    """Opened once in a process: that takes several requests to the store, or a look for credentials."""
+    """Open the file system, once in a process: that takes requests, or a look for credentials."""
     if keys is None:
         system, root = fs.FileSystem.from_uri(base)
         return system, root.rstrip("/")
     place, _, query = base.removeprefix("s3://").partition("?")
-    given: dict[str, Any] = dict(parse_qsl(query, strict_parsing=True)) if query else {}
-    if unknown := given.keys() - _TELLING:
+    options: dict[str, Any] = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    if unknown := options.keys() - _TELLING:
         raise ValueError(f"unexpected parameters: {', '.join(sorted(unknown))}")
-    if not given.keys() & {"region", "endpoint_override"}:
-        given["region"] = fs.resolve_s3_region(place.partition("/")[0])
+    if not options.keys() & {"region", "endpoint_override"}:
+        options["region"] = fs.resolve_s3_region(place.partition("/")[0])
     for switch in ("allow_bucket_creation", "allow_bucket_deletion"):
-        given[switch] = given.get(switch) == "true"
+        options[switch] = options.get(switch) == "true"
     system = fs.S3FileSystem(
-        access_key=keys.access, secret_key=keys.secret, session_token=keys.token, **given
+        access_key=keys.access, secret_key=keys.secret, session_token=keys.token, **options
     )
     return system, unquote(place).rstrip("/")
 
 
 def _secrets(base: str) -> set[str]:
-    """What must not be told of a URI, as it stands there and as it is meant."""
-    found = _URI.match(base)
-    if found is None:
+    """Return what must not be told of a URI, as it stands there and percent-decoded."""
+    uri = _URI.match(base)
+    if uri is None:
         return set()
-    pairs = [one.partition("=") for one in base.partition("?")[2].split("&")]
+    pairs = [part.partition("=") for part in base.partition("?")[2].split("&")]
     secrets = [value for key, _, value in pairs if key not in _TELLING]
-    secrets += [found["password"], found["user"] if found["scheme"] == "s3" else ""]
+    secrets += [uri["password"], uri["user"] if uri["scheme"] == "s3" else ""]
     return {form for secret in secrets if secret for form in (secret, unquote(secret))}
 
 

@@ -80,14 +80,14 @@ class FilesTarget:
         self._log = structlog.get_logger("penstock.files").bind(destination=destination.name)
 
     def open(self, spark: SparkSession) -> None:
-        given = self._options.compression
+        settings = self._options.compression
         self._writer = Writer(
-            self._storage, self._layout, Compression(given.algorithm, given.level), Workers(spark)
+            self._storage, self._layout, Compression(settings.algorithm, settings.level), Workers(spark)
         )
 
     def position(self, source: str) -> Lsn | None:
-        """Asked for when a source's stream begins, and only then is that source needed: what an earlier run
-        left is removed before anything new is written."""
+        """Return the stream's position. Asked for when a source's stream begins, and only then is that source
+        needed: what an earlier run left is removed before anything new is written."""
         records = self._records[source]
         if source not in self._begun:
             records.open()
@@ -128,14 +128,14 @@ class FilesTarget:
                 connection, records.stream, delivery.id, copy.id, "" if nothing else folder
             )
             records.registry.reloading(connection, delivery.table)
-        made = None if nothing else self._export(copy, batch, folder)
+        finished = None if nothing else self._export(copy, batch, folder)
         with records.aside() as connection:
-            unfinished_copies.finish(connection, copy.id, made)
-        return made.rows if made else 0
+            unfinished_copies.finish(connection, copy.id, finished)
+        return finished.rows if finished else 0
 
     def _export(self, copy: TableCopy, batch: datetime, folder: str) -> FinishedCopy:
-        given = self._options.compression
-        compression = Compression(given.algorithm, given.full)
+        settings = self._options.compression
+        compression = Compression(settings.algorithm, settings.full)
         sheet = Sheet(self._storage, folder, compression, copy.delivery.table.column_names)
         if copy.rows is not None:
             written = partition_results(copy.rows, partial(export_partition, sheet))
@@ -161,7 +161,7 @@ class FilesTarget:
         self._deliver_table(changes, position, None)
 
     def _deliver_table(self, changes: TableChanges, position: Lsn, copy: str | None) -> None:
-        """A table comes to where the stream is: by a copy, if there is one, and by its changes since."""
+        """Bring a table to where the stream is: by a copy, if there is one, and by its changes since."""
         delivery = changes.delivery
         records, table = self._records[delivery.source], delivery.table.name
         with records.transaction() as connection:
@@ -182,12 +182,14 @@ class FilesTarget:
             stands = kept.lock()
             known = kept.known(delivery.id).get(delivery.id)
             if ledger.is_done(known, stands, copy, delivery.table.version, position):
-                return  # an attempt before, whose commit was on its way
+                return  # done by an earlier attempt, whose commit was on its way
             entries = delta
             if copy is not None:
-                made = unfinished_copies.take(connection, copy)
-                entries = [*_entries_of(table, made), *delta]
-                self.reloads.log(records).exported(connection, changes, made.rows if made else 0, delta)
+                finished = unfinished_copies.take(connection, copy)
+                entries = [*_entries_of(table, finished), *delta]
+                self.reloads.log(records).exported(
+                    connection, changes, finished.rows if finished else 0, delta
+                )
             ends = self._register(records, connection, entries)
             own = position if stands != position else None
             copied = copy or (known.copy if known else "")
@@ -213,7 +215,7 @@ class FilesTarget:
             if reached is not None and reached >= batch.end:
                 return ledger.stopped_before(
                     known, batch.tables
-                )  # by an attempt before, whose commit was on its way
+                )  # done by an earlier attempt, whose commit was on its way
             ends = self._register(records, connection, entries)
             if batch.markers or batch.refused_markers:
                 names = kept.names()
@@ -232,10 +234,10 @@ class FilesTarget:
             records.registry.complete(connection, batch.complete_through)
         records.registered(entries, ends)
         self._clean_up(records)
-        return [Stopped(*one) for one in failed.items()]
+        return [Stopped(*failure) for failure in failed.items()]
 
     def _refuse_if_behind(self, records: SourceRecords, stands: Lsn | None, start: Lsn) -> None:
-        """The files that are not in the registry any more are looked for when the stream begins again."""
+        """Raise if there would be a gap; files that left the registry are swept when the stream restarts."""
         try:
             ledger.refuse_if_behind(stands, start)
         except DestinationWentBack:
@@ -256,7 +258,7 @@ class FilesTarget:
             self._cleaned[source] = now
             try:
                 expire(self._storage, records, days)
-            except PenstockError as error:  # what is left is found the next time
+            except PenstockError as error:  # what is left is removed the next time
                 self._log.warning("old files were not removed", error=str(error))
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:

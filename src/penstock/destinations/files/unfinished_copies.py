@@ -39,7 +39,7 @@ def begin(connection: Connection, stream: StreamId, table: TableId, copy: str, f
 
 
 def folders(connection: Connection, stream: StreamId, table: TableId | None = None) -> list[str]:
-    """Folders of copies that were not handed over, of one table or of all."""
+    """Return the folders of copies that were not handed over, of one table or of all."""
     rows = connection.execute(
         """
         select set_aside from penstock.copies
@@ -61,18 +61,22 @@ def drop(connection: Connection, stream: StreamId, table: TableId | None = None)
     )
 
 
-def finish(connection: Connection, copy: str, made: FinishedCopy | None) -> None:
-    document = {} if made is None else asdict(made) | {"batch": made.batch.isoformat(), "lsn": str(made.lsn)}
-    found = connection.execute(
+def finish(connection: Connection, copy: str, finished: FinishedCopy | None) -> None:
+    document = (
+        {}
+        if finished is None
+        else asdict(finished) | {"batch": finished.batch.isoformat(), "lsn": str(finished.lsn)}
+    )
+    updated = connection.execute(
         "update penstock.copies set finished_at = now(), delivery = %s where copy = %s",
         (json.dumps(document), copy),
     )
-    if not found.rowcount:
+    if not updated.rowcount:
         raise SnapshotLost("the copy was given up, another one was begun")
 
 
 def batch(connection: Connection, copy: str) -> datetime | None:
-    """The timestamp of a finished copy's batch; None if the copy was empty."""
+    """Return the timestamp of a finished copy's batch; None if the copy was empty."""
     row = connection.execute(
         "select delivery ->> 'batch' from penstock.copies where copy = %s", (copy,)
     ).fetchone()
@@ -86,15 +90,15 @@ def take(connection: Connection, copy: str) -> FinishedCopy | None:
     ).fetchone()
     if row is None:
         raise SnapshotLost("there is no finished copy of the table at the destination")
-    found = row[0]
-    if not found:
+    document = row[0]
+    if not document:
         return None
     return FinishedCopy(
-        datetime.fromisoformat(found["batch"]),
-        Lsn.parse(found["lsn"]),
-        found["rows"],
-        Written(**found["data"]),
-        Written(**found["schema"]),
+        datetime.fromisoformat(document["batch"]),
+        Lsn.parse(document["lsn"]),
+        document["rows"],
+        Written(**document["data"]),
+        Written(**document["schema"]),
     )
 
 

@@ -27,19 +27,19 @@ class DestinationNeeds:
 
 
 def chosen(targets: Sequence[TableName]) -> sql.Composable:
-    """The targets, and who owns those that are there."""
+    """Return a query of the targets, and of who owns those that are there."""
     rows = [sql.SQL("({}, {})").format(sql.Literal(name.schema), sql.Literal(name.name)) for name in targets]
-    given = sql.SQL("values\n    {}").format(sql.SQL(",\n    ").join(rows))
+    values = sql.SQL("values\n    {}").format(sql.SQL(",\n    ").join(rows))
     return sql.SQL(
         "select t.schema, t.name, pg_get_userbyid(c.relowner) as owner\n"
         "from ({}) t (schema, name)\n"
         "left join pg_namespace n on n.nspname = t.schema\n"
         "left join pg_class c on c.relnamespace = n.oid and c.relname = t.name and c.relkind in ('r', 'p')"
-    ).format(given if targets else sql.SQL("select '', '' where false"))
+    ).format(values if targets else sql.SQL("select '', '' where false"))
 
 
 def destination(script: Script, needs: DestinationNeeds) -> None:
-    """Everything for the role at a destination."""
+    """Write everything that the role needs at a destination."""
     role = sql.Literal(needs.role)
     make_role(script, needs.role)
     connect(script, needs.role, ", temporary")

@@ -45,7 +45,7 @@ class PostgresOptions(Options):
         return self
 
     def conninfo(self) -> str:
-        """For libpq, with the password in it: not for any output."""
+        """Return the connection string for libpq, with the password in it: not for any output."""
         return conninfo(self.dsn, self.connection)
 
     @property

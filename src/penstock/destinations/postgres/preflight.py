@@ -52,7 +52,7 @@ class DestinationSituation:
 
 
 def run(config: DestinationConfig, targets: Sequence[TableName]) -> list[Check]:
-    """Every check for one destination, in order. Without a connection there is one only."""
+    """Run every check for one destination, in order. Without a connection there is only that one."""
     options: PostgresOptions = config.settings(PostgresOptions)
     try:
         with connect(options.conninfo(), autocommit=False) as connection:
@@ -89,7 +89,7 @@ def writable(now: DestinationSituation) -> Check | None:
 
 
 def own_schema(now: DestinationSituation) -> Check:
-    """Where it is remembered how far the data came."""
+    """Check the schema in which positions are kept."""
     name = f"schema {SCHEMA}"
     there = now.one("select count(*) from pg_namespace where nspname = %s", SCHEMA)
     if not now.may_create_in(SCHEMA):
@@ -118,7 +118,7 @@ def own_schema(now: DestinationSituation) -> Check:
 
 
 def tables(now: DestinationSituation) -> Check | None:
-    """Those that are there can be written to; the others can be made."""
+    """Check that tables which are there can be written to, and that the others can be made."""
     if not now.targets:
         return None
     there, denied = _existing(now)
@@ -139,7 +139,7 @@ def tables(now: DestinationSituation) -> Check | None:
 
 
 def _existing(now: DestinationSituation) -> tuple[set[TableName], list[TableName]]:
-    """Of the targets: those that are there, and among these the ones that the role may not write to."""
+    """Return the targets that are there, and those of them that the role may not write to."""
     rows = now.connection.execute(
         """
         select n.nspname, c.relname,
@@ -152,12 +152,12 @@ def _existing(now: DestinationSituation) -> tuple[set[TableName], list[TableName
         """,
         ([table.schema for table in now.targets], [table.name for table in now.targets]),
     ).fetchall()
-    found = {TableName(schema, name): writable for schema, name, writable in rows}
-    return set(found), [table for table, writable in found.items() if not writable]
+    existing = {TableName(schema, name): writable for schema, name, writable in rows}
+    return set(existing), [table for table, writable in existing.items() if not writable]
 
 
 def temporary(now: DestinationSituation) -> Check | None:
-    """Many changes at once go through a temporary table."""
+    """Check that temporary tables can be made: many changes at once go through one."""
     if now.one("select has_database_privilege(current_database(), 'temporary')"):
         return None
     remedy = "Run: grant temporary on database … to …"
@@ -165,7 +165,7 @@ def temporary(now: DestinationSituation) -> Check | None:
 
 
 def replication_role(now: DestinationSituation) -> Check | None:
-    """Writing as PostgreSQL's own replication does."""
+    """Check whether the role may write as PostgreSQL's own replication does."""
     name = "session_replication_role"
     if now.connection.info.server_version < OLDEST:
         return None  # the server cannot be asked, and is refused anyway

@@ -53,7 +53,7 @@ _OF_A_ROW = re.compile(r"22...|23...|P0001")
 
 
 def open_session(conninfo: str, destination: str) -> Connection:
-    """A session to write with, whose transactions are begun by the first statement."""
+    """Open a session to write with, whose transactions begin with the first statement."""
     try:
         connection = connect(make_conninfo("", **{**_UNREAD, **conninfo_to_dict(conninfo)}))
     except PenstockError as error:
@@ -94,7 +94,7 @@ _idle: dict[tuple[int, str], list[Connection]] = {}
 
 @contextmanager
 def session(conninfo: str, destination: str) -> Iterator[Connection]:
-    """A session for one transaction: committed at the end, rolled back and closed by an error. What the
+    """Yield a session for one transaction: committed at the end, rolled back and closed by an error. What the
     server says against it concerns the destination."""
     connection = _taken(conninfo) or open_session(conninfo, destination)
     try:
@@ -113,7 +113,7 @@ def session(conninfo: str, destination: str) -> Iterator[Connection]:
 
 
 def _taken(conninfo: str) -> Connection | None:
-    """An open session, if it still is one: the server may have gone since."""
+    """Return an idle session that is still open, if there is one: the server may have gone since."""
     idle = _idle.get((os.getpid(), conninfo), [])
     while idle:
         connection = idle.pop()
@@ -138,7 +138,7 @@ def close_idle(conninfo: str) -> None:
 
 @contextmanager
 def about(table: TableName) -> Iterator[None]:
-    """What the server says against it concerns this table."""
+    """Raise what the server refuses as an error of this table."""
     try:
         yield
     except psycopg.Error as error:
@@ -148,7 +148,7 @@ def about(table: TableName) -> Iterator[None]:
 
 
 def _of_destination(error: psycopg.Error) -> PenstockError:
-    """The error of a statement that is for no table of the user's."""
+    """Return the error of a statement that is for no table of the user's."""
     explained, state = explain(error), error.sqlstate or ""
     if _PASSING.fullmatch(state) and not isinstance(explained, ConnectionFailed):
         return DestinationUnready(explained.reason)
@@ -158,7 +158,7 @@ def _of_destination(error: psycopg.Error) -> PenstockError:
 
 
 def of_table(error: psycopg.Error) -> PenstockError:
-    """The error as one of a table; of another scope if there is no going on for the others either."""
+    """Return the error as one of a table; of a wider scope if others cannot go on either."""
     explained = explain(error)
     state = error.sqlstate or ""
     if _UNREADY.fullmatch(state) and not _is_raised(error):
@@ -173,7 +173,7 @@ def of_table(error: psycopg.Error) -> PenstockError:
 
 
 def _is_raised(error: psycopg.Error) -> bool:
-    """Whether a function of somebody's, a trigger's, says so, and not the server."""
+    """Whether somebody's function, such as a trigger's, raised it, and not the server."""
     return error.diag.source_function == "exec_stmt_raise"
 
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
-def _class(given: str) -> str:
-    if not _CLASS.fullmatch(given):
+def _class(path: str) -> str:
+    if not _CLASS.fullmatch(path):
         raise ValueError("expected a class with its module, such as my_module.MyDestination")
-    return given
+    return path
 
 
 class PythonOptions(Options):
@@ -42,8 +42,8 @@ class PythonType:
         from penstock.destinations.python.target import CustomTarget
 
         options = destination.settings(PythonOptions)
-        made = user_class.make(options.class_name, options.options, destination.name)
-        return CustomTarget(destination.name, made)
+        instance = user_class.make(options.class_name, options.options, destination.name)
+        return CustomTarget(destination.name, instance)
 
     def check(
         self,
@@ -60,7 +60,7 @@ class PythonType:
         return {}
 
     def rights(self, destination: DestinationConfig, tables: Tables, role: str | None, ways: Ways) -> None:
-        """None that we know of."""
+        """Return None: what a class of the user's needs is not known."""
 
 
 TYPE = PythonType()

@@ -66,7 +66,7 @@ class CustomTarget:
                 raise error
 
     def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
-        """Where the changes of a table cannot be read, the batch comes once more, without that table."""
+        """Write the batch; where a table's changes cannot be read, once more without that table."""
         stopped: list[Stopped] = []
         while batch.tables or batch.messages:
             try:
@@ -74,11 +74,17 @@ class CustomTarget:
                     self._destination.write_events(batch.on(self._spark))
                 break
             except PenstockError as error:
-                refused = [one for one in batch.tables if one.delivery.table.name == error.where.get("table")]
+                refused = [
+                    changes
+                    for changes in batch.tables
+                    if changes.delivery.table.name == error.where.get("table")
+                ]
                 if error.scope is not Scope.TABLE or not refused:
                     raise
-                stopped += [Stopped(one.delivery.id, error) for one in refused]
-                batch = replace(batch, tables=tuple(one for one in batch.tables if one not in refused))
+                stopped += [Stopped(changes.delivery.id, error) for changes in refused]
+                batch = replace(
+                    batch, tables=tuple(changes for changes in batch.tables if changes not in refused)
+                )
         return stopped
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
@@ -93,7 +99,7 @@ class CustomTarget:
 
     @contextmanager
     def _in_its_code(self) -> Iterator[None]:
-        """What the user's code raises is told as it is, with the line that raised it; what Spark raises in
+        """Raise errors of the user's code as they are, with the line that raised them; what Spark raises in
         it, without the value that it could not take."""
         try:
             yield
@@ -105,5 +111,5 @@ class CustomTarget:
                 at = at.tb_next
             line = f"{Path(at.tb_frame.f_code.co_filename).name}:{at.tb_lineno}" if at else None
             spark = isinstance(error, Py4JJavaError | PySparkException)
-            said = without_secrets(f"{type(error).__name__}: {without_values(error) if spark else error}")
-            raise DestinationFailed(said[:1000], destination=self.name, line=line) from error
+            message = without_secrets(f"{type(error).__name__}: {without_values(error) if spark else error}")
+            raise DestinationFailed(message[:1000], destination=self.name, line=line) from error

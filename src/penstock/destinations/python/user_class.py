@@ -21,7 +21,7 @@ IMPORT_REMEDY = "Give `class: module.Class`, in the working directory or install
 def make(path: str, options: Mapping[str, Any], destination: str) -> Destination:
     """Make an object of the class `module.Class` with its options."""
     try:
-        found = _find(path)
+        user_class = _find(path)
     except Exception as error:
         raise ConfigError(
             f"the class {path} cannot be imported: {_reason(error)}",
@@ -29,31 +29,31 @@ def make(path: str, options: Mapping[str, Any], destination: str) -> Destination
             remedy=IMPORT_REMEDY,
         ) from error
     try:
-        made: Destination = found(**options)
+        instance: Destination = user_class(**options)
     except TypeError as error:
         raise ConfigError(f"{path} does not take these options: {error}", destination=destination) from None
-    if lacking := _lacking(made):
+    if lacking := _lacking(instance):
         raise ConfigError(f"{path} has no method {', '.join(lacking)}", destination=destination)
-    return made
+    return instance
 
 
 def check(path: str, options: Mapping[str, Any]) -> Check:
-    """Look at the class without making it: who knows what it does when it is."""
+    """Check the class without making an object of it: that could do anything."""
     try:
-        found = _find(path)
+        user_class = _find(path)
     except Exception as error:
         return failure("class", f"{path} cannot be imported: {_reason(error)}", IMPORT_REMEDY)
-    if inspect.isclass(found) and (lacking := _lacking(found)):
+    if inspect.isclass(user_class) and (lacking := _lacking(user_class)):
         return failure("class", f"{path} has no method {', '.join(lacking)}", "Add it")
     try:
-        inspect.signature(found).bind(**options)
+        inspect.signature(user_class).bind(**options)
     except (TypeError, ValueError) as error:
         return failure("class", f"{path} does not take these options: {error}", "Correct `options`")
     return ok("class", f"{path} can be imported")
 
 
 def _find(path: str) -> Any:
-    """The working directory is looked in as well."""
+    """Import the class; the working directory is looked in as well."""
     module, _, attribute = path.rpartition(".")
     here = str(Path.cwd())
     if here not in sys.path:
@@ -61,8 +61,8 @@ def _find(path: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def _lacking(given: object) -> list[str]:
-    return [method for method in METHODS if not callable(getattr(given, method, None))]
+def _lacking(candidate: object) -> list[str]:
+    return [method for method in METHODS if not callable(getattr(candidate, method, None))]
 
 
 def _reason(error: Exception) -> str:

@@ -29,7 +29,7 @@ from penstock.postgres.connection import Connection
 
 
 def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable, begun: datetime) -> None:
-    """The rows of `aside` into `target`. `begun` is when the copy was."""
+    """Put the rows of `aside` into `target`. `begun`: when the copy was begun."""
     if target.history:
         align(connection, target)
         _new_versions(connection, aside, definition.with_traits(connection, target), begun)
@@ -45,7 +45,7 @@ def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable
 
 
 def _exchange(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
-    """Rows that the source still has stay where they are: others may reference them, and would go as well."""
+    """Keep rows that the source still has where they are: others may reference them, and would go as well."""
     if not target.key:
         raise TargetUnfit(
             "other tables at the destination reference it, and its rows have no key by which those that stay "
@@ -74,12 +74,12 @@ def _insert(
 
 
 def _upsert(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
-    """Rows that are there are brought up to date, others added; without key, those that are not there yet."""
+    """Update rows that are there, add the others; without a key, add those that are not there yet."""
     if not target.key:
-        found = sql.SQL("exists (select from {} t where {} and {} = {})").format(
+        present = sql.SQL("exists (select from {} t where {} and {} = {})").format(
             target.identifier, target.own("t"), _text("t", target), _text("a", target)
         )
-        _insert(connection, aside, target, sql.SQL("not {}").format(found))
+        _insert(connection, aside, target, sql.SQL("not {}").format(present))
         return
     others = [name for name in target.written if name not in target.key]
     if others:
@@ -93,7 +93,7 @@ def _upsert(connection: Connection, aside: TargetTable, target: TargetTable) -> 
 
 
 def _new_versions(connection: Connection, aside: TargetTable, target: TargetTable, begun: datetime) -> None:
-    """What changed while nobody looked, changed when the copy was begun."""
+    """Write versions of what changed unseen, as of when the copy was begun."""
     there = connection.execute(
         sql.SQL("select exists (select from {} t where {})").format(target.identifier, target.own("t"))
     ).fetchone()

@@ -78,7 +78,7 @@ def set_aside(aside: TargetTable, copy: str) -> TargetTable:
 
 
 def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> TargetTable:
-    """The table to copy into. What earlier attempts at a copy of the same source's table left is removed."""
+    """Make the table to copy into. What earlier attempts at the same source's table left is removed."""
     target = endpoint.target(copy.delivery)
     stream = endpoint.stream(copy.delivery.source)
     known = SqlLedger(connection, stream).known(copy.delivery.id).get(copy.delivery.id)
@@ -110,19 +110,19 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Target
 
 
 def format_for(connection: Connection, aside: TargetTable) -> str:
-    """In which of COPY's formats the rows go from server to server: binary where the types are the same."""
-    found = connection.execute(
+    """Return the COPY format in which rows go from server to server: binary where the types are the same."""
+    rows = connection.execute(
         "select attname, atttypid::bigint from pg_attribute where attrelid = to_regclass(%s)",
         (f"{SCHEMA}.{aside.name.name}",),
     ).fetchall()
-    there: dict[str, int] = dict(found)
+    there: dict[str, int] = dict(rows)
     columns = aside.delivery.table.columns
     same = all(there.get(column.name) == column.type.oid and is_binary(column.type) for column in columns)
     return "binary" if same else "text"
 
 
 def drop(connection: Connection, stream: StreamId, table: int | None = None) -> None:
-    """Copies of a table, or of all, that were not handed over."""
+    """Drop copies of a table, or of all, that were not handed over."""
     rows = connection.execute(
         """
         delete from penstock.copies
@@ -188,7 +188,7 @@ def write_part(
 
 
 def finish(connection: Connection, aside: TargetTable, copy: str) -> int:
-    """Everything was copied: build what can be built before it is handed over. How many rows it has."""
+    """Build, when all is copied, what can be built before the hand-over; return how many rows there are."""
     definition.set_defaults(connection, aside, on=False)
     if becomes_target(connection, replace(aside, table=None)):
         definition.make_key(connection, aside)
@@ -203,7 +203,7 @@ def becomes_target(connection: Connection, target: TargetTable) -> bool:
 
 
 def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> TargetTable:
-    """Put a finished copy in its target's place, which `made` says is ours; the place as it is then."""
+    """Put a finished copy in its target's place (`made`: that is ours); return the target as it is then."""
     row = connection.execute(
         "delete from penstock.copies where copy = %s and finished_at is not null"
         " returning source, delivery, begun_at, empty",
@@ -237,7 +237,7 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
 
 
 def _document(delivery: Delivery) -> dict[str, Any]:
-    """A copy is handed over as what it was made for, whatever the table is by then."""
+    """Return the delivery as JSON: a copy is handed over as what it was made for."""
     return {
         "table": delivery.table.to_dict(),
         "target": [delivery.target.schema, delivery.target.name],
@@ -246,18 +246,18 @@ def _document(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def _delivery(source: str, given: dict[str, Any]) -> Delivery:
+def _delivery(source: str, document: dict[str, Any]) -> Delivery:
     return Delivery(
         source,
-        TableSchema.from_dict(given["table"]),
-        TableName(*given["target"]),
-        Kind(given["kind"]),
-        tuple(given["primary_key"]),
+        TableSchema.from_dict(document["table"]),
+        TableName(*document["target"]),
+        Kind(document["kind"]),
+        tuple(document["primary_key"]),
     )
 
 
 def _rename(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
-    """The table moves with its indexes, which are named anew where the name is free."""
+    """Rename the table, and its indexes where the new name is free."""
     make_target_schema(connection, target)
     mark(connection, aside)
     indexes = connection.execute(
@@ -266,7 +266,7 @@ def _rename(connection: Connection, aside: TargetTable, target: TargetTable) -> 
         (f"{SCHEMA}.{aside.name.name}",),
     ).fetchall()
     schema = sql.Identifier(target.name.schema)
-    if target.name.schema != SCHEMA:  # first: a table may be called as one of ours is
+    if target.name.schema != SCHEMA:  # first: a table may have the name that one of ours has
         connection.execute(sql.SQL("alter table {} set schema {}").format(aside.identifier, schema))
     moved = sql.Identifier(target.name.schema, aside.name.name)
     connection.execute(sql.SQL("alter table {} rename to {}").format(moved, sql.Identifier(target.name.name)))

@@ -52,24 +52,24 @@ _OF_THAT_NAME = sql.SQL(
 
 
 def declared(connection: Connection, type: ColumnType, target: TargetTable) -> sql.Composable:
-    """The type as a column's definition has it there."""
-    found = type.base
-    if found.kind is TypeKind.UNKNOWN:
+    """Return the type as a column's definition at the destination has it."""
+    base = type.base
+    if base.kind is TypeKind.UNKNOWN:
         return TEXT
-    if 0 < found.oid < FIRST_USER_OID:
-        return _format(connection, found.oid, found.modifier) or TEXT
-    if found.kind is TypeKind.ARRAY and found.inner is not None:
-        return sql.SQL("{}[]").format(declared(connection, found.inner, target))
+    if 0 < base.oid < FIRST_USER_OID:
+        return _format(connection, base.oid, base.modifier) or TEXT
+    if base.kind is TypeKind.ARRAY and base.inner is not None:
+        return sql.SQL("{}[]").format(declared(connection, base.inner, target))
     wanted = {
-        "name": found.name,
-        "kind": _KINDS.get(found.kind),
+        "name": base.name,
+        "kind": _KINDS.get(base.kind),
         "schema": target.delivery.target.schema,
         "trusted": list(target.trusted),
     }
     row = connection.execute(_OF_THAT_NAME, wanted).fetchone()
     if row is None:
         return TEXT
-    return _format(connection, row[0], found.modifier) or TEXT
+    return _format(connection, row[0], base.modifier) or TEXT
 
 
 def is_binary(type: ColumnType) -> bool:
@@ -84,6 +84,6 @@ def is_binary(type: ColumnType) -> bool:
 
 def _format(connection: Connection, oid: int, modifier: int) -> sql.Composable | None:
     row = connection.execute("select format_type(%s, %s)", (oid, modifier)).fetchone()
-    if row is None or row[0] == "???":  # a newer server's
+    if row is None or row[0] == "???":  # a type of a newer server's
         return None
     return sql.SQL(row[0])

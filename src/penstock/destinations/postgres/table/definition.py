@@ -33,7 +33,7 @@ def exists(connection: Connection, table: TableName) -> bool:
 
 
 def columns_of(connection: Connection, table: TableName) -> dict[str, bool]:
-    """The columns of a table, each with whether an insert must give it; none if there is no such table."""
+    """Return a table's columns, each with whether an insert must give it; none if there is no such table."""
     rows = connection.execute(
         """
         select a.attname, a.attnotnull and not a.atthasdef and a.attidentity = ''
@@ -49,7 +49,7 @@ def columns_of(connection: Connection, table: TableName) -> dict[str, bool]:
 
 
 def types_of(connection: Connection, table: TableName) -> dict[str, sql.Composable]:
-    """The types of a table's columns, without their modifiers."""
+    """Return the types of a table's columns, without their modifiers."""
     rows = connection.execute(
         """
         select a.attname, format_type(a.atttypid, -1)
@@ -64,10 +64,10 @@ def types_of(connection: Connection, table: TableName) -> dict[str, sql.Composab
 
 
 def make(connection: Connection, target: TargetTable) -> None:
-    """The table as the source's is, without key. A schema that is missing is made with it."""
+    """Make the table as the source's is, without key. A schema that is missing is made with it."""
     _check_fit(target)
     make_target_schema(connection, target)
-    required = [] if target.history else target.key  # or the primary key looks through all rows for a NULL
+    required = [] if target.history else target.key  # otherwise the primary key would scan all rows for NULLs
     columns = [
         sql.SQL("{} {}{}").format(
             sql.Identifier(column.name),
@@ -89,7 +89,7 @@ def make(connection: Connection, target: TargetTable) -> None:
 
 
 def make_key(connection: Connection, target: TargetTable) -> None:
-    """What rows are found by: the primary key, or in a history an index."""
+    """Make what rows are found by: the primary key, or in a history an index."""
     key = ([target.source_column] if target.source_column else []) + list(target.key)
     if not target.key:
         return
@@ -102,9 +102,9 @@ def make_key(connection: Connection, target: TargetTable) -> None:
 
 
 def defaults(target: TargetTable) -> dict[str, str]:
-    """What a copied row has in the columns that the source does not deliver."""
-    found = {target.source_column: target.delivery.source} if target.source_column else {}
-    return found | ({START: FIRST, END: OPEN, DELETED: "false"} if target.history else {})
+    """Return what a copied row has in the columns that the source does not deliver."""
+    values = {target.source_column: target.delivery.source} if target.source_column else {}
+    return values | ({START: FIRST, END: OPEN, DELETED: "false"} if target.history else {})
 
 
 def set_defaults(connection: Connection, target: TargetTable, *, on: bool) -> None:
@@ -118,7 +118,7 @@ def set_defaults(connection: Connection, target: TargetTable, *, on: bool) -> No
 
 
 def with_equalities(connection: Connection, target: TargetTable) -> TargetTable:
-    """Ready for statements that find rows by their key. In a table of ours only a column whose type is not
+    """Return the target, ready to find rows by key. In a table of ours only a column whose type is not
     PostgreSQL's own has to be asked about; a user's may have any."""
     key = [column for column in target.delivery.table.columns if column.name in target.key]
     if target.ours and all(column.type.base.oid < FIRST_USER_OID for column in key):
@@ -130,7 +130,7 @@ def with_equalities(connection: Connection, target: TargetTable) -> TargetTable:
 
 
 def with_traits(connection: Connection, target: TargetTable) -> TargetTable:
-    """The same, and knowing which columns of a user's table cannot be written as others are."""
+    """Do the same, and find out which columns of a user's table cannot be written as others are."""
     target = with_equalities(connection, target)
     if target.ours:
         return target
@@ -177,12 +177,12 @@ _EQUALITIES = """
 
 
 def check(connection: Connection, target: TargetTable) -> None:
-    """That a table which is there takes what the source delivers, and is nobody's who could use us."""
+    """Raise unless a table which is there takes what the source delivers, and its owner is trusted."""
     _check_fit(target)
     guard(connection, replace(target, ours=False))
-    found = columns_of(connection, target.name)
+    existing = columns_of(connection, target.name)
     wanted = [*target.columns, *defaults(target)]
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in wanted if name not in existing]
     if missing:
         raise TargetUnfit(
             f"the table at the destination has no column {listed(missing)}",
@@ -190,7 +190,7 @@ def check(connection: Connection, target: TargetTable) -> None:
             remedy="Add what is missing (alter table … add column …), or drop the table and let Penstock "
             "create it; then `penstock retry CONFIG TABLE`",
         )
-    needed = [name for name, needed in found.items() if needed and name not in wanted]
+    needed = [name for name, needed in existing.items() if needed and name not in wanted]
     if needed:
         raise TargetUnfit(
             f"the column {listed(needed)} at the destination must have a value, and the source has none",
@@ -200,7 +200,7 @@ def check(connection: Connection, target: TargetTable) -> None:
 
 
 def missing(target: TargetTable) -> TargetUnfit:
-    """There is no table, and none is to be made."""
+    """Return the error that there is no table, and none is to be made."""
     return TargetUnfit(
         "the table does not exist at the destination",
         target=target.name,
@@ -229,16 +229,14 @@ def listed(words: Sequence[str]) -> str:
 
 
 def make_like(connection: Connection, target: TargetTable, model: TargetTable) -> None:
-    """A table as another one is, which the user made: with what it refuses, so that it is refused early."""
+    """Make a table like one of the user's, with its constraints, so that rows are refused early."""
     connection.execute(
         sql.SQL("create table {} (like {} including defaults including constraints)").format(
             target.identifier, model.identifier
         )
     )
     for name in columns_of(connection, target.name):
-        if name not in target.columns and name not in defaults(
-            target
-        ):  # what fills it is not in the likeness
+        if name not in target.columns and name not in defaults(target):  # `like` leaves out what fills it
             connection.execute(
                 sql.SQL("alter table {} alter {} drop not null").format(
                     target.identifier, sql.Identifier(name)

@@ -31,7 +31,7 @@ from penstock.postgres.connection import Connection
 
 
 def follow(connection: Connection, target: TargetTable, change: SchemaChange) -> None:
-    """Bring the table to what the delivery of `target` has it."""
+    """Change the table to what the delivery of `target` describes."""
     guarded = guard(connection, target, _present(connection, change.target) or target.name)
     if change.target is not None and change.target != target.name:
         guarded = _move(connection, change.target, target) or guarded
@@ -49,16 +49,16 @@ def _present(connection: Connection, table: TableName | None) -> TableName | Non
 
 
 def align(connection: Connection, target: TargetTable) -> None:
-    """The same for a table that is about to be filled anew, whatever it was before."""
+    """Do the same for a table that is about to be filled anew, whatever it was before."""
     if not target.ours:
         definition.check(connection, target)
         return
-    found = definition.columns_of(connection, target.name)
-    for name in found:
+    existing = definition.columns_of(connection, target.name)
+    for name in existing:
         if name not in target.columns and name not in definition.defaults(target):
             _drop(connection, target, name)
     for column in target.delivery.table.columns:
-        if column.name in found:
+        if column.name in existing:
             _retype(connection, target, column)
         else:
             _add(connection, target, column, None)
@@ -110,7 +110,7 @@ def _drop_key(
 
 
 def _move(connection: Connection, old: TableName, target: TargetTable) -> Guarded | None:
-    """The table has another name at the destination; what it is then, if another one."""
+    """Move the table to its new name at the destination; return what it is then, if another one."""
     if not definition.exists(connection, old):
         return None
     _refuse_if_taken(connection, target)
@@ -131,7 +131,7 @@ def _move(connection: Connection, old: TableName, target: TargetTable) -> Guarde
 
 
 def _refuse_if_taken(connection: Connection, target: TargetTable) -> None:
-    """What has the new name was another table's, or is it still. Where sources meet only its rows count."""
+    """Raise if something at the destination has the new name. Where sources meet only its rows count."""
     if not definition.exists(connection, target.name):
         return
     if target.source_column is not None:
@@ -142,7 +142,7 @@ def _refuse_if_taken(connection: Connection, target: TargetTable) -> None:
 
 
 def _move_rows(connection: Connection, old: TableName, target: TargetTable) -> Guarded:
-    """The other sources' rows stay in the old one."""
+    """Move this source's rows; those of the others stay in the old table."""
     before = sql.Identifier(old.schema, old.name)
     if not definition.exists(connection, target.name):
         connection.execute(
@@ -163,15 +163,15 @@ def _move_rows(connection: Connection, old: TableName, target: TargetTable) -> G
 
 
 def _drop(connection: Connection, target: TargetTable, name: str) -> None:
-    found = definition.columns_of(connection, target.name)
-    if name not in found:
+    existing = definition.columns_of(connection, target.name)
+    if name not in existing:
         return
     if target.ours and target.source_column is None:
         key = _primary_key(connection, target)
         if key is not None and name in key.columns:  # or it goes with the column, and what it left not null
             _drop_key(connection, target, key)
         _alter(connection, target, sql.SQL("drop column {}").format(sql.Identifier(name)))
-    elif found[name]:
+    elif existing[name]:
         _alter(connection, target, sql.SQL("alter column {} drop not null").format(sql.Identifier(name)))
 
 
@@ -201,7 +201,7 @@ def _rename(connection: Connection, target: TargetTable, old: str, new: str) -> 
 
 
 def _take_over(connection: Connection, target: TargetTable, change: SchemaChange) -> None:
-    """No column is renamed: those of the new names take the values over, all at once, since names may be
+    """Rename no column: those of the new names take the values over, all at once, since names may be
     swapped. Otherwise it is done in the same order."""
     there = definition.columns_of(connection, target.name)
     columns = {column.name: column for column in target.delivery.table.columns}
@@ -222,7 +222,7 @@ def _take_over(connection: Connection, target: TargetTable, change: SchemaChange
 
 
 def _add(connection: Connection, target: TargetTable, column: Column, value: str | None) -> None:
-    """A new column; rows that are there have the value in it that they have at the source. It may be there:
+    """Add a column; rows that are there get the value that they have at the source. It may exist already:
     as another source's, or from a column of that name which was not ours to drop."""
     name = sql.Identifier(column.name)
     there = column.name in definition.columns_of(connection, target.name)
@@ -272,7 +272,7 @@ def _update(
     changes: list[sql.Composable],
     filled: sql.Identifier | None = None,
 ) -> None:
-    """Of this source's rows all, or those that have something in the column `filled`."""
+    """Update all of this source's rows, or those that have something in the column `filled`."""
     rows = target.own("t")
     if filled is not None:
         rows = sql.SQL("{} and num_nonnulls(t.{}) > 0").format(rows, filled)

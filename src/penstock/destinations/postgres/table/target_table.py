@@ -52,12 +52,12 @@ class TargetTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those that the source delivers."""
+        """Return the columns that the source delivers."""
         return self.delivery.table.column_names
 
     @property
     def written(self) -> tuple[str, ...]:
-        """Those of them that are written."""
+        """Return the delivered columns that are written."""
         return tuple(name for name in self.columns if name not in self.computed)
 
     @property
@@ -76,9 +76,9 @@ class TargetTable:
         return replace(self, delivery=delivery)
 
     def equals(self, column: str) -> sql.Composable:
-        """The operator by which a key column's values are equal: nothing but PostgreSQL's own is found by its
+        """Return the operator for equality of a key column: nothing but PostgreSQL's own is found by its
         name alone."""
-        own = next((one for name, *one in self.equalities if name == column), None)
+        own = next((operator for name, *operator in self.equalities if name == column), None)
         return (
             sql.SQL("operator({}.{})").format(sql.Identifier(own[0]), sql.SQL(own[1]))
             if own
@@ -86,7 +86,7 @@ class TargetTable:
         )
 
     def own(self, alias: str) -> sql.Composable:
-        """The condition that a row of the table is this source's."""
+        """Return the condition that a row of the table is this source's."""
         if self.source_column is None:
             return sql.SQL("true")
         return sql.SQL("{}.{} = {}").format(
@@ -94,7 +94,7 @@ class TargetTable:
         )
 
     def insert(self) -> tuple[list[sql.Composable], list[sql.Composable]]:
-        """What every inserted row has besides the delivered columns: columns, and their values."""
+        """Return what every inserted row has besides the delivered columns: columns, and their values."""
         if self.source_column is None:
             return [], []
         return [sql.Identifier(self.source_column)], [sql.Literal(self.delivery.source)]

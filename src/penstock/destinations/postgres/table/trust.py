@@ -105,8 +105,8 @@ def unchanged(connection: Connection, guarded: Guarded, target: TargetTable) -> 
 
 
 def make_target_schema(connection: Connection, target: TargetTable) -> None:
-    """The schema of a table that is to be made, if it is missing. A superuser makes none in, or for, just
-    anybody's."""
+    """Make the schema of a table that is to be made, if it is missing. A superuser makes none in, or for,
+    just anybody's."""
     make_schema(connection, target.name.schema)
     if not _is_superuser(connection):
         return
@@ -120,7 +120,7 @@ def make_target_schema(connection: Connection, target: TargetTable) -> None:
 
 
 def mark(connection: Connection, target: TargetTable) -> None:
-    """So that it is known for ours when nothing else is remembered of it."""
+    """Mark the table as ours, for when nothing else is remembered of it."""
     connection.execute(sql.SQL("comment on table {} is {}").format(target.identifier, sql.Literal(MARK)))
 
 
@@ -150,8 +150,8 @@ def is_made(connection: Connection, stream: StreamId, target: TargetTable) -> bo
 
 
 def check_rows(connection: Connection, endpoint: Endpoint, target: TargetTable) -> None:
-    """A table that has rows which are not from us is not to lose them because somebody at the source makes
-    one of that name: unless the operator said that it is meant."""
+    """Raise if the table has rows that are not from us: it must not lose them because somebody at the source
+    makes one of that name, unless the operator said that it is meant."""
     if not endpoint.create_tables or endpoint.names(target.delivery.table.name):
         return
     ours = connection.execute(
@@ -221,13 +221,13 @@ def _lock(name: TableName) -> sql.Composable:
 
 
 def _is_foreign(connection: Connection, name: TableName) -> bool:
-    """A foreign table cannot be locked."""
-    found = connection.execute(
+    """Whether it is a foreign table, which cannot be locked."""
+    row = connection.execute(
         "select from pg_class c join pg_namespace n on n.oid = c.relnamespace"
         " where n.nspname = %s and c.relname = %s and c.relkind = 'f'",
         (name.schema, name.name),
     ).fetchone()
-    return found is not None
+    return row is not None
 
 
 def _is_superuser(connection: Connection) -> bool:

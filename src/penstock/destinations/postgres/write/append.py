@@ -17,7 +17,7 @@ from penstock.spool.segment import BeforeKind, Op
 
 
 def additions(changes: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """The changes that count, in order, in pieces to be written one after the other. For rows with a key."""
+    """Yield the changes that count, in order, in pieces to be written one by one. For rows with a key."""
     gathered: list[pa.RecordBatch] = []
     for batch in changes:
         rows = without_deletes(batch)
@@ -36,19 +36,19 @@ def additions(changes: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch
 
 
 def without_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Without truncates, too."""
+    """Return the changes without deletes and truncates."""
     return batch.filter(pc.is_in(batch["op"], pa.array([Op.INSERT, Op.UPDATE], pa.int8())))
 
 
 def _as_new(rows: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """Rows that forget which key they had. Where all of the old row came, what was not sent is in it."""
+    """Return the rows without their old key. A full old row stays: it has what was not sent."""
     if not rows.num_rows:
         return []
-    known = np.asarray(rows["before_kind"]) == BeforeKind.KEY
-    if not known.any():
+    key_only = np.asarray(rows["before_kind"]) == BeforeKind.KEY
+    if not key_only.any():
         return [rows]
-    kinds = np.where(known, int(BeforeKind.NONE), np.asarray(rows["before_kind"]))
-    mask = pa.array(known)
+    kinds = np.where(key_only, int(BeforeKind.NONE), np.asarray(rows["before_kind"]))
+    mask = pa.array(key_only)
     before = pc.if_else(mask, pa.scalar(None, rows.schema.field("before").type), rows["before"])
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     columns |= {"before": before, "before_kind": pa.array(kinds, pa.int8())}

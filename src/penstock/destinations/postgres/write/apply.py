@@ -51,14 +51,14 @@ class FollowedSchema:
 def apply_changes(
     connection: Connection, target: TargetTable, changes: TableChanges, before: FollowedSchema
 ) -> int:
-    """How many rows were written or deleted."""
+    """Apply the changes; return how many rows were written or deleted."""
     written = 0
     for number, run in enumerate(changes.runs):
         at = target.at(run.delivery)
         rows = chunks(rows_of(changes, _narrowed(run, changes, at)), at)
         first = next(rows, None)
         if first is None and run.slices and before.table is not None:
-            continue  # all of it is in the copy, which may have another schema already
+            continue  # the copy has all of it, and may have another schema already
         if _is_new(changes.runs[number:], before):
             if run.follow:
                 follow(connection, at, _left_to_do(run.follow, before.table, run.delivery.table))
@@ -74,7 +74,7 @@ def apply_changes(
 
 
 def _narrowed(run: Run, changes: TableChanges, target: TargetTable) -> Run:
-    """With the columns that are needed here alone, from where the changes are meant."""
+    """Narrow the slices to the columns that are needed here, and to where the changes are meant from."""
     columns = NEEDED
     if changes.copied is not None:
         columns = (*columns, "xid")
@@ -94,14 +94,14 @@ def _is_new(runs: Sequence[Run], before: FollowedSchema) -> bool:
 
 
 def _left_to_do(change: SchemaChange, copied: TableSchema | None, to: TableSchema) -> SchemaChange:
-    """A copy may have the new columns already; what it is called is another matter."""
+    """Return the step without what is done: a copy may have the new columns already, not the new name."""
     if copied is None or [(c.name, c.type) for c in copied.columns] != [(c.name, c.type) for c in to.columns]:
         return change
     return SchemaChange(target=change.target)
 
 
 def _steps(target: TargetTable, chunked: Iterable[Chunk]) -> Iterator[Step]:
-    """What to write, in order; nothing is written yet."""
+    """Yield what to write, in order; nothing is written yet."""
     transaction = LargeTransaction()
     for chunk in chunked:
         if inserts_only.are_fresh(target, chunk.rows):
@@ -142,7 +142,7 @@ def _apply(connection: Connection, target: TargetTable, step: Step) -> int:
 
 
 def chunks(rows: Iterable[pa.RecordBatch], target: TargetTable) -> Iterator[Chunk]:
-    """Rows together that memory can hold several times over."""
+    """Yield rows in chunks that memory can hold several times over."""
     if target.history:
         return whole_transactions(rows, CHUNK_ROWS, CHUNK_BYTES)
     return _chunks(rows, target)

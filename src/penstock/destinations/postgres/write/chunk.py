@@ -44,7 +44,7 @@ class _Gathered:
 
 
 def whole_transactions(rows: Iterable[pa.RecordBatch], most_rows: int, most_bytes: int) -> Iterator[Chunk]:
-    """As many transactions together as these limits allow. Whether the last one of a batch goes on is seen in
+    """Yield as many transactions together as these limits allow. Whether a batch's last goes on is seen in
     the batch that follows."""
     ended, last = _Gathered(), _Gathered()
     commit, in_pieces = -1, False

@@ -47,7 +47,7 @@ EXTRA = (
 
 
 def apply(connection: Connection, target: TargetTable, net: Net) -> int:
-    """How many rows were written or deleted. A row that is refused is told with its key.
+    """Write the net change; return how many rows were written or deleted. A refused row's error has its key.
 
     A way that meets a key which is there already, unexpectedly or since values of another unique column were
     swapped, or what an exclusion constraint keeps apart, gives way to the next.
@@ -72,7 +72,7 @@ def apply(connection: Connection, target: TargetTable, net: Net) -> int:
 
 
 def _ways(target: TargetTable, net: Net) -> list[Way]:
-    """A row that stays is not deleted for a moment where others would go with it."""
+    """Return the ways to try. No row that stays is deleted for a moment where others would go with it."""
     last: list[Way] = [] if target.cascades else [replaced]
     if last and target.fixed.difference(target.key):
         return last
@@ -90,15 +90,15 @@ def _refused(connection: Connection, target: TargetTable, net: Net, error: psyco
     count = net.deletes.num_rows + net.rows.num_rows
     if not count:
         return RowRefused(without_values(error), table=target.delivery.table.name)
-    number, said = first_refused(connection, count, attempt)
+    number, cause = first_refused(connection, count, attempt)
     alone = _part(net, number, number + 1)
     keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(target.key))
     values = [column[0].as_py() for column in keys.columns]
-    return refused(target, said or error, keys.column_names, values)
+    return refused(target, cause or error, keys.column_names, values)
 
 
 def _part(net: Net, first: int, end: int) -> Net:
-    """Some of it alone: deletes are counted first, then rows."""
+    """Return a part of it: deletes are counted first, then rows."""
     deletes = net.deletes.num_rows
     at, length = max(0, first - deletes), max(0, end - deletes) - max(0, first - deletes)
     return replace(
@@ -120,7 +120,7 @@ def copied(connection: Connection, target: TargetTable, net: Net) -> None:
 
 
 def copy_rows(connection: Connection, target: TargetTable, values: Sequence[Values]) -> None:
-    """New rows, straight into the table."""
+    """Copy new rows straight into the table."""
     columns, added = [sql.Identifier(name) for name in target.written], target.insert()
     values = [values[target.columns.index(name)] for name in target.written]
     constants = [pa.repeat(target.delivery.source, len(values[0])) for _ in added[0]]
@@ -128,7 +128,7 @@ def copy_rows(connection: Connection, target: TargetTable, values: Sequence[Valu
 
 
 def empty(connection: Connection, target: TargetTable) -> None:
-    """All rows of this source. Where others reference the table, or share it, they are deleted."""
+    """Remove all rows of this source: by DELETE where others reference the table, or share it."""
     if target.cascades:
         refuse_if_children(connection, target)
     if target.source_column is None:
@@ -142,7 +142,7 @@ def empty(connection: Connection, target: TargetTable) -> None:
 
 
 def parted(connection: Connection, target: TargetTable, net: Net) -> None:
-    """What is gone, what changed and what is new, each by itself. In the stage a row that is gone has only
+    """Write what is gone, what changed and what is new, one by one. In the stage a row that is gone has only
     the key it had, one that changed only values: neither is found by the other's statement."""
     kind = np.asarray(net.kind)
     changed = net.rows.filter(pa.array(kind == UPDATED))
@@ -163,7 +163,7 @@ def parted(connection: Connection, target: TargetTable, net: Net) -> None:
 
 
 def _update(stage: Stage, count: int) -> None:
-    """All rows that have values in the stage. Any that the table lacks, though it should not, are added."""
+    """Update all rows that have values in the stage. Any that the table lacks, unexpectedly, are added."""
     target = stage.target
     changed = [
         sql.SQL("{} = s.{}").format(sql.Identifier(name), value(number))
@@ -190,7 +190,7 @@ def merged(connection: Connection, target: TargetTable, net: Net) -> None:
 
 
 def replaced(connection: Connection, target: TargetTable, net: Net) -> None:
-    """All that is touched is deleted, then inserted."""
+    """Delete all that is touched, then insert it."""
     with Stage(connection, target, EXTRA) as stage:
         _delete_staged(stage, net)
         columns, values = inserted(target)
@@ -240,7 +240,7 @@ def _staged(net: Net, *, origins: bool, kept: bool) -> list[tuple[sql.Composable
 
 
 def as_arrays(places: pa.ListArray) -> pa.StringArray:
-    """Lists of places as PostgreSQL's arrays; NULL for an empty one."""
+    """Return lists of places as PostgreSQL's arrays; NULL for an empty one."""
     texts = pc.binary_join(places.cast(pa.list_(pa.string())), ",")
     some = pc.greater(pc.fill_null(pc.list_value_length(places), 0), 0)
     arrays = pc.binary_join_element_wise("{", pc.fill_null(texts, ""), "}", "")

@@ -77,16 +77,16 @@ def _rows(columns: Sequence[str], types: dict[str, str], letter: str) -> sql.Com
     Without modifiers: a cast to varchar(5) cuts what is too long, where an assignment refuses it.
     """
     names = [sql.Identifier(f"{letter}{number}") for number in range(len(columns))]
-    given = [sql.SQL("${}::text[]").format(sql.Literal(number)) for number in range(1, len(columns) + 1)]
+    parameters = [sql.SQL("${}::text[]").format(sql.Literal(number)) for number in range(1, len(columns) + 1)]
     cast = [
         sql.SQL("u.{0}::{1} as {0}").format(name, sql.SQL(types.get(column, "text")))
         for name, column in zip(names, columns, strict=True)
     ]
-    return sql.SQL("(select {} from unnest({}) u ({}))").format(comma(cast), comma(given), comma(names))
+    return sql.SQL("(select {} from unnest({}) u ({}))").format(comma(cast), comma(parameters), comma(names))
 
 
 def _arrays(rows: pa.Table) -> list[str]:
-    """Each column as the text of an array."""
+    """Return each column as the text of an array."""
     return ["{" + ",".join(map(_element, column.to_pylist())) + "}" for column in rows.columns]
 
 

@@ -42,7 +42,7 @@ TIMES = (
 
 
 def apply(connection: Connection, target: TargetTable, step: Versions | Truncated) -> int:
-    """How many versions were written or closed. A row that is refused is told with its key."""
+    """Apply a step; return how many versions were written or closed. A refused row's error has its key."""
     if isinstance(step, Truncated):
         return close_all(connection, target, step.at)
     try:
@@ -61,16 +61,16 @@ def apply(connection: Connection, target: TargetTable, step: Versions | Truncate
 def row_refused(
     connection: Connection, target: TargetTable, step: Versions, error: psycopg.Error, attempt: Try
 ) -> RowRefused:
-    number, said = -1, None
+    number, cause = -1, None
     if step.rows.num_rows:
-        number, said = first_refused(connection, step.rows.num_rows, attempt)
+        number, cause = first_refused(connection, step.rows.num_rows, attempt)
     keys = step.rows.select([step.rows.column_names.index(name) for name in target.key])
     values = [column[number].as_py() for column in keys.columns] if number >= 0 else []
-    return refused(target, said or error, target.key[: len(values)], values)
+    return refused(target, cause or error, target.key[: len(values)], values)
 
 
 def part_of(step: Versions, first: int, end: int) -> Versions:
-    """Some of the new versions, nothing closed."""
+    """Return some of the new versions, nothing closed."""
     length = end - first
     return replace(
         step,
@@ -118,13 +118,13 @@ def ended(closed: pa.Table) -> list[tuple[sql.Composable, Values]]:
 
 
 def _times(step: Versions) -> tuple[Values, Values, Values]:
-    """From when, until when, and whether deleted, as text."""
+    """Return from when, until when, and whether deleted, as text."""
     until = pc.fill_null(step.until.cast(pa.string()), OPEN)
     return step.at.cast(pa.string()), until, step.deleted.cast(pa.string())
 
 
 def close(stage: Stage) -> int:
-    """How many versions ended."""
+    """Close versions; return how many ended."""
     target = stage.target
     return stage.connection.execute(
         sql.SQL(
@@ -155,7 +155,7 @@ def close_all(connection: Connection, target: TargetTable, at: datetime) -> int:
 
 
 def insert(stage: Stage, rows: sql.Composable | None = None) -> int:
-    """How many versions were added: all that are staged, or of these rows."""
+    """Add versions, all that are staged, or of these rows; return how many."""
     target = stage.target
     columns, values = target.insert()
     columns += [sql.Identifier(name) for name in (*target.written, START, END, DELETED)]

@@ -54,7 +54,7 @@ def _only_inserts(batch: pa.RecordBatch) -> bool:
 
 
 def copied(connection: Connection, target: TargetTable, fresh: Fresh) -> bool:
-    """Whether the table took them."""
+    """Copy the rows in; return whether the table took them."""
     try:
         with connection.transaction():
             columns = [sql.Identifier(name) for name in target.columns]

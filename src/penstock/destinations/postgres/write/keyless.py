@@ -28,7 +28,7 @@ EXTRA = (sql.SQL("null::bigint as count"),)
 
 
 def apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
-    """How many rows were written or deleted. A row that is refused is told with its values."""
+    """Apply the tally; return how many rows were written or deleted. A refused row's error has its values."""
     try:
         with connection.transaction():
             return _apply(connection, target, tally)
@@ -39,9 +39,9 @@ def apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
         def attempt(first: int, end: int) -> None:
             _apply(connection, target, Tally(False, tally.rows.slice(first, end - first)))
 
-        number, said = first_refused(connection, tally.rows.num_rows, attempt)
+        number, cause = first_refused(connection, tally.rows.num_rows, attempt)
         values = [column[number].as_py() for column in tally.rows.columns[:-1]]
-        raise refused(target, said or error, target.columns, values) from None
+        raise refused(target, cause or error, target.columns, values) from None
 
 
 def _apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
@@ -64,7 +64,7 @@ def _apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
 
 
 def _delete(stage: Stage) -> None:
-    """As many of each as are to go, whichever they are."""
+    """Delete as many of equal rows as are to go, whichever they are."""
     target = stage.target
     staged = [sql.SQL("s.{}").format(value(target.columns.index(name))) for name in target.written]
     there = [sql.SQL("t.{}").format(sql.Identifier(name)) for name in target.written]
@@ -93,7 +93,7 @@ def _delete(stage: Stage) -> None:
 
 
 def as_text(values: Sequence[sql.Composable]) -> sql.Composable:
-    """A whole row as one text; NULL and the empty string differ in it."""
+    """Return a whole row as one text; NULL and the empty string differ in it."""
     return sql.SQL("row({})::text").format(comma(sql.SQL("{}::text").format(each) for each in values))
 
 

@@ -59,7 +59,7 @@ class Piece:
 
 
 def apply(connection: Connection, target: TargetTable, piece: Piece) -> int:
-    """How many versions were written or closed. A row that is refused is told with its key."""
+    """Apply a piece; return how many versions were written or closed. A refused row's error has its key."""
     stage = piece.transaction.stage
     if stage is None:
         stage = piece.transaction.stage = _begin(connection, target)
@@ -121,7 +121,7 @@ def _staged(target: TargetTable, step: Versions) -> list[tuple[sql.Composable, V
 
 
 def _texts(rows: pa.Table, key: Sequence[str]) -> Values:
-    """Keys as one text each. A value comes with its length: no two keys have the same."""
+    """Return keys as one text each. A value comes with its length: no two keys have the same."""
     columns = [rows.column(name) for name in key]
     parts = [part for column in columns for part in (pc.binary_length(column).cast(pa.string()), column)]
     return pc.binary_join_element_wise(*parts, ":")
@@ -145,7 +145,7 @@ def _keep(piece: Stage, stage: Stage) -> None:
 
 
 def _remove(piece: Stage, stage: Stage) -> None:
-    """A key that the piece ends is that of a row here, or of a version from before the transaction."""
+    """Remove the keys that the piece ends: of rows here, or of versions from before the transaction."""
     matches = sql.SQL("t.key = s.key and t.kind = 'V'")
     stage.connection.execute(
         sql.SQL("update {} s set kind = 'X' from {} t where s.kind = 'D' and {}").format(

@@ -20,7 +20,7 @@ def origin(number: int) -> sql.Identifier:
 
 
 def was(target: TargetTable) -> sql.Composable:
-    """That a row of the target is the one that was changed or deleted, by the key it had."""
+    """Return the condition that a row of the target is the changed or deleted one, by the key it had."""
     return both(
         sql.SQL("t.{} {} s.{}").format(sql.Identifier(name), target.equals(name), origin(number))
         for number, name in enumerate(target.key)
@@ -28,7 +28,7 @@ def was(target: TargetTable) -> sql.Composable:
 
 
 def has_key(target: TargetTable) -> sql.Composable:
-    """That a row of the target has the key of the one to be written."""
+    """Return the condition that a row of the target has the key of the one to be written."""
     return both(
         sql.SQL("t.{} {} s.{}").format(
             sql.Identifier(name), target.equals(name), value(target.columns.index(name))
@@ -63,7 +63,7 @@ def merge(target: TargetTable, rows: sql.Composable) -> sql.Composed:
 
 
 def inserted(target: TargetTable) -> tuple[list[sql.Composable], list[sql.Composable]]:
-    """The columns of an inserted row, and where their values come from."""
+    """Return the columns of an inserted row, and where their values come from."""
     columns, values = target.insert()
     columns += [sql.Identifier(name) for name in target.written]
     values += [sql.SQL("s.{}").format(value(target.columns.index(name))) for name in target.written]

@@ -34,7 +34,7 @@ CUT = 60
 
 
 def first_refused(connection: Connection, count: int, attempt: Try) -> tuple[int, psycopg.Error | None]:
-    """The number of the row that is refused, of `count` that were refused together, and what is said against
+    """Return the number of the refused row, of `count` that were refused together, and what is said against
     it alone."""
     first, end = 0, count
     while end - first > 1:
@@ -61,7 +61,7 @@ def _failure(connection: Connection, attempt: Try, first: int, end: int) -> psyc
 def refused(
     target: TargetTable, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
 ) -> RowRefused:
-    """The error of one row, with what the row is found by: its key, and nothing else of it."""
+    """Return the error of one row, with what the row is found by: its key, and nothing else of it."""
     return RowRefused(
         without_values(error).replace(target.name.name, target.delivery.target.name),
         table=target.delivery.table.name,
@@ -72,28 +72,31 @@ def refused(
 
 
 def _column(target: TargetTable, error: psycopg.Error) -> str | None:
-    """COPY tells it in words; where those are not English it is not told. In a staging table columns go by
+    """Return the column that COPY names, in English messages only. In a staging table columns go by
     their place."""
-    found = _COLUMN.search(error.diag.context or "")
-    if found is None:
+    match = _COLUMN.search(error.diag.context or "")
+    if match is None:
         return None
-    numbered = _PLACE.fullmatch(found[1])
-    if numbered is not None and found[1] not in target.columns:
+    numbered = _PLACE.fullmatch(match[1])
+    if numbered is not None and match[1] not in target.columns:
         with suppress(IndexError):
             return target.columns[int(numbered[1])]
-    return found[1]
+    return match[1]
 
 
 def described(columns: Sequence[str], values: Sequence[str | None]) -> str:
-    """A key for people: `id=7`; long values are cut."""
-    cut = ["NULL" if one is None else one if len(one) <= CUT else one[: CUT - 1] + "…" for one in values]
-    return ", ".join(f"{name}={one}" for name, one in zip(columns, cut, strict=True))
+    """Return a key for people: `id=7`; long values are cut."""
+    cut = [
+        "NULL" if value is None else value if len(value) <= CUT else value[: CUT - 1] + "…"
+        for value in values
+    ]
+    return ", ".join(f"{name}={value}" for name, value in zip(columns, cut, strict=True))
 
 
 def refused_in_copy(
     connection: Connection, target: TargetTable, error: psycopg.Error, blocks: Iterable[bytes]
 ) -> RowRefused | psycopg.Error:
-    """The error of one row of a copy that was refused, looked for among the copy's rows, which come as COPY's
+    """Return the error of one row of a refused copy, looked for among the copy's rows, which come as COPY's
     text in blocks of whole lines; the error itself if none of them is refused without the others."""
     names = [sql.Identifier(name) for name in target.columns]
     for block in blocks:
@@ -109,14 +112,14 @@ def refused_in_copy(
 
 
 def refused_line(target: TargetTable, error: psycopg.Error, line: bytes) -> RowRefused:
-    """The error of one row, given as a line of COPY's text."""
+    """Return the error of one row, given as a line of COPY's text."""
     fields = dict(zip(target.columns, line.split(b"\t"), strict=False))
     columns = [name for name in target.key or target.columns if name in fields]
-    found = refused(target, error, columns, [_value(fields[name]) for name in columns])
-    found.at(column=next((name for name, field in fields.items() if not is_text(field)), None))
-    return found
+    refusal = refused(target, error, columns, [_value(fields[name]) for name in columns])
+    refusal.at(column=next((name for name, field in fields.items() if not is_text(field)), None))
+    return refusal
 
 
 def _value(field: bytes) -> str | None:
     text = field.decode(errors="replace")
-    return None if text == r"\N" else _ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), text)
+    return None if text == r"\N" else _ESCAPED.sub(lambda match: _CHARACTERS.get(match[1], match[1]), text)

@@ -71,10 +71,10 @@ class Stage:
         self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
 
     def add(self, columns: Iterable[tuple[sql.Composable, Values]]) -> int:
-        """Rows into these columns of it; the others are NULL."""
-        given = list(columns)
+        """Add rows into these columns of the stage; the others are NULL."""
+        pairs = list(columns)
         copied = copy_in(
-            self.connection, self.identifier, [name for name, _ in given], [values for _, values in given]
+            self.connection, self.identifier, [name for name, _ in pairs], [values for _, values in pairs]
         )
         if copied >= LARGE and self.target.key:
             self.connection.execute(sql.SQL("analyze {} ({})").format(self.identifier, comma(self._keys())))
@@ -92,7 +92,7 @@ def copy_in(
     columns: Sequence[sql.Composable],
     values: Sequence[Values],
 ) -> int:
-    """Rows of text into a table; how many."""
+    """Copy rows of text into a table; return how many."""
     blocks = copy_text(values)
     many = bool(values) and len(values[0]) >= LARGE
     return copy_lines(connection, table, columns, ahead(blocks) if many else blocks)
@@ -105,7 +105,7 @@ def copy_lines(
     blocks: Iterable[bytes | memoryview],
     format: str = "text",
 ) -> int:
-    """Rows in one of COPY's formats into a table; how many."""
+    """Copy rows in one of COPY's formats into a table; return how many."""
     statement = sql.SQL("copy {} ({}) from stdin (format {})").format(
         table, comma(columns), sql.Identifier(format)
     )

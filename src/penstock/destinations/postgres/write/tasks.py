@@ -135,9 +135,9 @@ class TableWriter:
 
     def _apply(self, changes: TableChanges, known: Known | None) -> Known:
         delivery, first = changes.delivery, changes.runs[0].delivery
-        made, before = find_or_make(self.connection, self.endpoint.target(first), known, self.endpoint)
-        apply_changes(self.connection, self.endpoint.target(first, ours=made), changes, before)
-        now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, made)
+        ours, before = find_or_make(self.connection, self.endpoint.target(first), known, self.endpoint)
+        apply_changes(self.connection, self.endpoint.target(first, ours=ours), changes, before)
+        now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, ours)
         if now != known:
             self._ledger(delivery).record(delivery, now)
         return now
@@ -146,7 +146,7 @@ class TableWriter:
 def find_or_make(
     connection: Connection, target: TargetTable, known: Known | None, endpoint: Endpoint
 ) -> tuple[bool, FollowedSchema]:
-    """Whether the table is ours, and what it is like. One that was never written is found or made now."""
+    """Return whether the table is ours, and the schema it followed. One never written is made if missing."""
     if known is not None and known.version != UNWRITTEN:
         return known.made, FollowedSchema(known.version)
     check_free(connection, endpoint, target.delivery)
@@ -179,13 +179,13 @@ def hand_over(work: Handover) -> None:
         with about(delivery.table.name):
             if work.copy is not None:
                 handed = table_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
-                made, table = handed.ours, handed.delivery.table
+                ours, table = handed.ours, handed.delivery.table
                 before = FollowedSchema(table.version, table)
             else:
-                made, before = find_or_make(connection, endpoint.target(first), known, endpoint)
+                ours, before = find_or_make(connection, endpoint.target(first), known, endpoint)
                 if known is not None and known.position is not None:
                     changes = replace(changes, start=max(changes.start, known.position))
-            apply_changes(connection, endpoint.target(first, ours=made), changes, before)
+            apply_changes(connection, endpoint.target(first, ours=ours), changes, before)
         own = work.position if stands != work.position else None
-        now = Known(copy, delivery.table.version, own, None, made)
+        now = Known(copy, delivery.table.version, own, None, ours)
         ledger.record(delivery, now)
