@@ -35,14 +35,14 @@ class Arrivals:
         if found is self._seen:
             return
         self._seen = found
-        known = {state.key.table: state for state in self._tables}
-        self._add(found, found.tables.keys() - known.keys())
-        for table in known.keys() - found.tables.keys():
+        states = {state.key.table: state for state in self._tables}
+        self._add(found, found.tables.keys() - states.keys())
+        for table in states.keys() - found.tables.keys():
             self._leaving.setdefault(table, found.lsn)
-        for table in known.keys() & found.tables.keys():
+        for table in states.keys() & found.tables.keys():
             self._leaving.pop(table, None)
-            if known[table].phase.streams and is_newer(found.tables[table], known[table].detail):
-                self._compare(known[table], found.tables[table])
+            if states[table].phase.streams and is_newer(found.tables[table], states[table].detail):
+                self._compare(states[table], found.tables[table])
 
     def _compare(self, state: TableState, facts: Facts) -> None:
         """Copy a table anew to which something happened that the stream does not show."""
@@ -52,7 +52,7 @@ class Arrivals:
             self._tables.put(replace(state, detail=detail))
 
     def take_in(self, tables: Iterable[TableId]) -> None:
-        """Tables of which changes come before they were found: they may have been published just now, or
+        """Add tables whose changes come before they were seen: they may have been published just now, or
         have left. Each is asked for once."""
         unknown = {table for table in tables if self._tables.get(table) is None}
         if not unknown - self._asked_for:
@@ -70,7 +70,7 @@ class Arrivals:
             self._tables.add(found.tables[table], feed.fresh.get(table))
 
     def let_go(self, reached: Lsn) -> None:
-        """Of the tables that the stream has passed the end of."""
+        """Remove the tables that left, once the stream has passed their end."""
         for state in list(self._tables) if self._leaving else ():
             left = self._leaving.get(state.key.table)
             if left is not None and left <= reached:

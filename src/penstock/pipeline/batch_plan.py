@@ -41,12 +41,12 @@ class Changes:
         self._schemas: dict[tuple[TableId, int], TableSchema] = {}
 
     def parts(self, start: Lsn, end: Lsn) -> dict[TableId, list[Slice]]:
-        """All that committed in `[start, end)`, by table, in order."""
-        found: dict[TableId, list[Slice]] = {}
+        """Return all that committed in `[start, end)`, by table, in order."""
+        by_table: dict[TableId, list[Slice]] = {}
         for part in self._slices(start, end):
             if part.table is not None:
-                found.setdefault(part.table.id, []).append(part)
-        return found
+                by_table.setdefault(part.table.id, []).append(part)
+        return by_table
 
     def _slices(self, start: Lsn, end: Lsn) -> Iterator[Slice]:
         entries = self.manifest.entries(start, end)
@@ -56,18 +56,18 @@ class Changes:
         return slices_of(self.feed.spec.spool.absolute(), entries, start, self._schemas)
 
     def messages(self, start: Lsn, end: Lsn) -> tuple[Slice, ...]:
-        """The logical messages of `[start, end)`."""
+        """Return the logical messages of `[start, end)`."""
         return tuple(part for part in self._slices(start, end) if part.table is None)
 
     def of(self, state: TableState, parts: Iterable[Slice], start: Lsn) -> Found | CopyAnew:
-        """Changes of a table that streams."""
+        """Return changes of a table that streams."""
         runs = self._runs(state, parts)
         if isinstance(runs, CopyAnew):
             return runs
         return TableChanges(runs[0], start), runs[1]
 
     def waiting(self, state: TableState, end: Lsn) -> Found | CopyAnew:
-        """Changes that have waited for a table since its copy began, or since it stopped."""
+        """Return changes that have waited for a table since its copy began, or since it stopped."""
         assert state.position is not None
         parts = self.parts(state.position, end).get(state.key.table, [])
         if state.snapshot is not None:
@@ -80,24 +80,24 @@ class Changes:
     def described(
         self, state: TableState, facts: Facts, position: Lsn
     ) -> Found | TableState | CopyAnew | None:
-        """No change at all, only another schema, that the catalog tells and the stream does not yet; or
+        """Return no changes, but the step to a schema that the catalog tells and the stream does not yet; or
         nothing for the destination, but what is now certain of the table."""
-        known = self.followed(state)
-        evolved = schema_evolution.look(known, state.detail, facts)
+        followed = self.followed(state)
+        evolved = schema_evolution.look(followed, state.detail, facts)
         if evolved is None or isinstance(evolved, CopyAnew):
             return evolved
-        if schema_evolution.same(known, facts.schema) and _primary_key(state) == facts.primary_key:
+        if schema_evolution.same(followed, facts.schema) and _primary_key(state) == facts.primary_key:
             return replace(state, detail=evolved.detail)
         schema = self._versioned(facts.schema)
-        if (refused := self._refused(known, schema, state, evolved)) is not None:
+        if (refused := self._refused(followed, schema, state, evolved)) is not None:
             return refused
         run, after = self._run(state, schema, evolved)
         self.store.learn(self.feed.name, schema, position)
         return TableChanges((run,), position), after
 
     def reconciled(self, state: TableState, version: int, facts: Facts | None) -> TableState | CopyAnew:
-        """The state of a table of which the destination has followed this version, and the store does not
-        know: a crash came in between."""
+        """Return the state of a table of which the destination has followed this version, and the store does
+        not know: a crash came in between."""
         schema = self.store.schema(self.feed.name, state.key.table, version)
         if version == state.version:
             return state
@@ -107,29 +107,30 @@ class Changes:
         return evolved if isinstance(evolved, CopyAnew) else self._run(state, schema, evolved)[1]
 
     def followed(self, state: TableState) -> TableSchema:
-        """The table as the destination has it."""
-        found = self.store.schema(self.feed.name, state.key.table, state.version)
-        assert found is not None, f"version {state.version} of {state.name} is not in the store"
-        return found
+        """Return the table as the destination has it."""
+        schema = self.store.schema(self.feed.name, state.key.table, state.version)
+        assert schema is not None, f"version {state.version} of {state.name} is not in the store"
+        return schema
 
     def has_followed(self, state: TableState, version: int) -> bool:
         """Whether a destination that followed this version has the table as it is known here."""
-        found = self.store.schema(self.feed.name, state.key.table, version)
-        return found is not None and schema_evolution.same(found, self.followed(state))
+        schema = self.store.schema(self.feed.name, state.key.table, version)
+        return schema is not None and schema_evolution.same(schema, self.followed(state))
 
     def learnt(self, facts: Facts) -> TableSchema:
-        """The table as the catalog describes it, under a version that the store knows it by."""
+        """Return the table as the catalog describes it, under a version that the store knows it by."""
         schema = self._versioned(facts.schema)
         self.store.learn(self.feed.name, schema, facts.lsn)
         return schema
 
     def _versioned(self, schema: TableSchema) -> TableSchema:
-        """Versions below zero are ours: the stream numbers those that it has shown from 1 on."""
-        known = [version for _, version in self.store.schemas(self.feed.name, schema.id)]
+        """Return the schema under a version below zero, which are ours: the stream numbers its own from 1
+        on."""
+        versions = [version for _, version in self.store.schemas(self.feed.name, schema.id)]
         ours = [
-            version for version in known if version.version < 0 and schema_evolution.same(version, schema)
+            version for version in versions if version.version < 0 and schema_evolution.same(version, schema)
         ]
-        return ours[0] if ours else replace(schema, version=min(0, *(v.version for v in known), 0) - 1)
+        return ours[0] if ours else replace(schema, version=min(0, *(v.version for v in versions), 0) - 1)
 
     def _runs(
         self, state: TableState, parts: Iterable[Slice]
@@ -137,10 +138,10 @@ class Changes:
         runs: list[Run] = []
         for schema, slices in groupby(parts, key=lambda part: part.table):
             assert schema is not None
-            known = self.followed(state)
+            followed = self.followed(state)
             evolved: Evolved | CopyAnew = Evolved(SchemaChange(), dict(state.detail))
-            if not schema_evolution.same(known, schema):
-                evolved = self._evolved(known, schema, state)
+            if not schema_evolution.same(followed, schema):
+                evolved = self._evolved(followed, schema, state)
             if isinstance(evolved, CopyAnew):
                 return evolved
             if schema.version != state.version:
@@ -151,29 +152,29 @@ class Changes:
             runs = [Run(self._delivery(state, self.followed(state)), ())]
         return tuple(runs), state
 
-    def _evolved(self, known: TableSchema, schema: TableSchema, state: TableState) -> Evolved | CopyAnew:
-        """The step to another schema that a row has, by what the catalog says now."""
+    def _evolved(self, old: TableSchema, schema: TableSchema, state: TableState) -> Evolved | CopyAnew:
+        """Return the step to another schema that a row has, by what the catalog says now."""
         facts = self.feed.discover().tables.get(schema.id)
-        evolved = schema_evolution.follow(known, schema, state.detail, facts)
+        evolved = schema_evolution.follow(old, schema, state.detail, facts)
         if isinstance(evolved, CopyAnew):
             return evolved
-        return self._refused(known, schema, state, evolved) or evolved
+        return self._refused(old, schema, state, evolved) or evolved
 
     def _refused(
-        self, known: TableSchema, schema: TableSchema, state: TableState, evolved: Evolved
+        self, old: TableSchema, schema: TableSchema, state: TableState, evolved: Evolved
     ) -> CopyAnew | None:
-        """Why a step that the table has made is not one for the destination."""
+        """Return why the destination cannot follow a step that the table has made; None if it can."""
         if self.recopies_on_new_key:
-            if known.name != schema.name:
-                return CopyAnew(f"it was called {known.name} before")
-            if self._delivery(state, known).key != self.tables.delivery(schema, evolved.detail).key:
+            if old.name != schema.name:
+                return CopyAnew(f"it was called {old.name} before")
+            if self._delivery(state, old).key != self.tables.delivery(schema, evolved.detail).key:
                 return CopyAnew("it has another key")
-        if passes_a_rule(self.tables.rules(schema.name), known, evolved.change):
+        if passes_a_rule(self.tables.rules(schema.name), old, evolved.change):
             return CopyAnew("the rules of the destination hold for other columns than before")
         return None
 
     def _run(self, state: TableState, schema: TableSchema, evolved: Evolved) -> tuple[Run, TableState]:
-        """The beginning of a run under another schema, and the table's state after it."""
+        """Return the beginning of a run under another schema, and the table's state after it."""
         delivery, change = self.tables.delivery(schema, evolved.detail), evolved.change
         if delivery.target != state.target:
             change = replace(change, target=state.target)
@@ -190,8 +191,8 @@ class Changes:
         return self.tables.delivery(schema, state.detail)
 
     def _unseen(self, state: TableState, parts: list[Slice], seen: Visibility) -> list[Slice]:
-        """Without the parts of which the copy has every change: they may be of a schema older than the
-        copy's, and the destination must not go back to that."""
+        """Return the parts without those whose every change is in the copy: they may have a schema older than
+        the copy's, and the destination must not go back to that."""
         followed = self.followed(state)
         if all(part.table is not None and schema_evolution.same(part.table, followed) for part in parts):
             return parts
@@ -203,18 +204,18 @@ def _holds_unseen(part: Slice, seen: Visibility) -> bool:
     return not all(bool(seen.sees(batch["xid"].to_numpy()).all()) for batch in rows)
 
 
-def passes_a_rule(rules: DestinationTable, known: TableSchema, change: SchemaChange) -> bool:
+def passes_a_rule(rules: DestinationTable, old: TableSchema, change: SchemaChange) -> bool:
     """Whether old rows would come out of the rules with other values. A column comes under them, or leaves
     them; or a name that they may read, in `set` or `where`, is that of another column now. A new column that
     `set` computes has been there all along, unless the rule is for many."""
     renamed = {name for pair in change.renamed for name in pair}
     added = {column.name for column, _ in change.added}
-    given = added | {new for _, new in change.renamed}
+    new_names = added | {new for _, new in change.renamed}
     reads = rules.where is not None or bool(rules.set)
     return bool(
         (rules.for_many and added & rules.set.keys())
         or renamed & rules.hidden
-        or (reads and given.intersection(known.column_names))
+        or (reads and new_names.intersection(old.column_names))
     )
 
 

@@ -33,78 +33,78 @@ class Look:
     def __init__(self, source: SourceConfig, tell: Callable[[list[str]], None]) -> None:
         self._source = source
         self._tell = tell
-        self._known: dict[TableId, Facts] = {}
+        self._tables: dict[TableId, Facts] = {}
 
     def take(self, connection: Connection) -> Found:
-        """Where the publication is ours it is brought in step first, and then looked at once more."""
+        """Look at the published tables; where the publication is ours, bring it in step first."""
         begun = wal_position(connection)
         with one_moment(connection):
             selection = select(connection, self._source)
             in_step = selection.is_published(self._source)
-            found = self._described(connection, selection) if in_step else {}
+            tables = self._described(connection, selection) if in_step else {}
         if in_step:
             self._tell(selection.left_out() if self._source.replication.create_publication else [])
         else:
             self._tell(launch.adjust(connection, self._source, selection))
             with one_moment(connection):
                 selection = select(connection, self._source)
-                found = self._described(connection, selection)
+                tables = self._described(connection, selection)
         lsn = wal_position(connection)  # after all that was read
-        measured = self._measured(connection, found)
-        self._known = {
+        measured = self._measured(connection, tables)
+        self._tables = {
             id: replace(table, begun=begun, lsn=min(table.lsn, lsn) if self._is_same(table) else lsn)
             for id, table in measured.items()
         }
         ours = self._source.tables.is_ours  # a publication of all tables has them, too
         return Found(
-            {id: table for id, table in self._known.items() if not ours(table.schema.name)},
+            {id: table for id, table in self._tables.items() if not ours(table.schema.name)},
             lsn,
-            next((id for id, t in found.items() if selection.recorded and t.schema.name == HISTORY), None),
+            next((id for id, t in tables.items() if selection.recorded and t.schema.name == HISTORY), None),
         )
 
     def _described(self, connection: Connection, selection: Selection) -> dict[TableId, Facts]:
-        """What is known already where nothing has changed, else what the catalog says now."""
+        """Return the tables: as known already where nothing has changed, else as the catalog has them now."""
         current = marks(selection.seen, selection.shapes)
         changed = {id: mark for id, mark in current.items() if not self._is_known(id, mark)}
         described = table_facts.describe(connection, self._source.publication_name, changed)
-        return {id: self._known[id] for id in current.keys() - changed.keys()} | described
+        return {id: self._tables[id] for id in current.keys() - changed.keys()} | described
 
     def _is_known(self, table: TableId, mark: Mark) -> bool:
-        before = self._known.get(table)
+        before = self._tables.get(table)
         return before is not None and before.mark == mark
 
     def _is_same(self, table: Facts) -> bool:
         """Whether it is just as it was at the last look."""
-        return table is self._known.get(table.id)
+        return table is self._tables.get(table.id)
 
-    def _measured(self, connection: Connection, found: dict[TableId, Facts]) -> dict[TableId, Facts]:
-        """With the sizes of tables that are new, and with the partitions that begin empty."""
-        new = found.keys() - self._known.keys()
+    def _measured(self, connection: Connection, tables: dict[TableId, Facts]) -> dict[TableId, Facts]:
+        """Return the tables with the sizes of new ones, and with the partitions that begin empty."""
+        new = tables.keys() - self._tables.keys()
         size = catalog.sizes(connection, new)
         come = {
             id: {int(leaf) for leaf, rows in table.leaves.items() if self._leaves(id).get(leaf) != rows}
-            for id, table in found.items()
+            for id, table in tables.items()
             if not self._is_same(table)
         }
         empty = catalog.empty(connection, {leaf for leaves in come.values() for leaf in leaves})
         return {
             id: replace(
                 table,
-                bytes=size[id] if id in size else self._known[id].bytes if id in self._known else 0,
+                bytes=size[id] if id in size else self._tables[id].bytes if id in self._tables else 0,
                 streamed=self._streamed(table) | {str(leaf) for leaf in come[id] & empty},
             )
             if id in come
             else table
-            for id, table in found.items()
+            for id, table in tables.items()
         }
 
     def _leaves(self, table: TableId) -> dict[str, str]:
-        before = self._known.get(table)
+        before = self._tables.get(table)
         return dict(before.leaves) if before else {}
 
     def _streamed(self, table: Facts) -> frozenset[str]:
-        """The partitions of which this was known, and that are the same."""
-        before = self._known.get(table.id)
+        """Return the partitions of which this was known, and that are the same."""
+        before = self._tables.get(table.id)
         if before is None:
             return frozenset()
         return frozenset(

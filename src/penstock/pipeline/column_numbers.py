@@ -20,7 +20,7 @@ from penstock.pipeline.table_facts import Facts
 
 
 def possible(names: Sequence[str], known: Mapping[str, Any], now: Facts) -> list[int] | None:
-    """The numbers of columns with these names, at some time between what is known (`Facts.detail`) and now.
+    """Return the numbers of columns with these names, at some time between `known` (`Facts.detail`) and now.
     None if there are none, or if there is more than one possibility."""
     before, live = set(known["numbers"].values()), set(now.numbers.values())
     numbers = sorted(before | set(range(highest(known) + 1, now.highest + 1)))
@@ -51,7 +51,7 @@ def possible(names: Sequence[str], known: Mapping[str, Any], now: Facts) -> list
 
 
 def highest(known: Mapping[str, Any]) -> int:
-    """The highest number that a column had. What an earlier version of ours remembered does not say: then
+    """Return the highest number that a column had. What an earlier version of ours remembered lacks it: then
     later ones may seem to have come and gone, which only makes more possible."""
     numbers: Mapping[str, int] = known["numbers"]
     return int(known.get("highest", max(numbers.values(), default=0)))

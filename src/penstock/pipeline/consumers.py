@@ -23,7 +23,7 @@ Document = dict[str, Any]
 
 
 def listed(config: Config, source: SourceConfig) -> list[Document]:
-    """The slowest first; none where capture never began."""
+    """Return the consumers, the slowest first; none where capture never began."""
     spool = spool_of(config, source)
     if not spool_exists(spool):
         return []
@@ -45,32 +45,33 @@ def listed(config: Config, source: SourceConfig) -> list[Document]:
 
 
 def kind(config: Config, consumer: Consumer) -> str:
-    """`destination`, `table` (whose changes wait for a destination), or `other`: a query's own, or of a
+    """Return `destination`, `table` (its changes wait for a destination), or `other`: a query's own, or of a
     destination that is not configured."""
     destination, *table = consumer.name.split("/")
-    if destination not in {one.name for one in config.destinations}:
+    if destination not in {configured.name for configured in config.destinations}:
         return "other"
     return "table" if table else "destination"
 
 
 def forget(config: Config, name: str, source: str | None = None) -> dict[str, list[str]]:
-    """Forget a consumer, and its tables if it was a destination's, at this source or at all: at which one who
-    was forgotten. Raises `UnknownConsumer` for one that is not there, or that the configuration names."""
+    """Forget a consumer, and its tables if it was a destination's, at this source or at all; return who was
+    forgotten, by source. Raise `UnknownConsumer` for one that is not there, or that the configuration
+    names."""
     destination = name.partition("/")[0]
-    if destination in {one.name for one in config.destinations}:
+    if destination in {configured.name for configured in config.destinations}:
         raise UnknownConsumer(
             f"{name} is of a destination of the configuration",
             remedy=f"Take {destination} out of the configuration: the next start forgets it",
         )
     chosen = [config.source(source)] if source else config.sources
-    spools = {one.name: spool_of(config, one) for one in chosen}
-    gone = {one: _forgotten(spool, name) for one, spool in spools.items() if spool_exists(spool)}
+    spools = {at.name: spool_of(config, at) for at in chosen}
+    gone = {at: _forgotten(spool, name) for at, spool in spools.items() if spool_exists(spool)}
     if not any(gone.values()):
-        others = sorted({found["name"] for one in chosen for found in listed(config, one)})
+        others = sorted({consumer["name"] for at in chosen for consumer in listed(config, at)})
         raise UnknownConsumer(
             f"no consumer is called {name}", remedy=f"There are: {', '.join(others) or 'none'}"
         )
-    return {one: names for one, names in gone.items() if names}
+    return {at: names for at, names in gone.items() if names}
 
 
 def _forgotten(spool: Path, name: str) -> list[str]:

@@ -64,7 +64,7 @@ class Copier:
             for state in stream.tables
             if state.phase is Phase.INIT and state.key not in self._running
         ]
-        for _, stream, state in sorted(waiting, key=lambda found: found[0]):
+        for _, stream, state in sorted(waiting, key=lambda entry: entry[0]):
             with self._lock:
                 if len(self._running) >= self._config.initial_copy.workers:
                     return
@@ -72,19 +72,19 @@ class Copier:
             self._pool.submit(self._copy, stream, state)
 
     def progress(self, state: TableState) -> int:
-        """Bytes of a running copy that are done, about: tasks are of one size."""
+        """Return about how many bytes of a running copy are done: tasks are of one size."""
         tracker = self._spark.sparkContext.statusTracker()
         done = total = 0
         for job in tracker.getJobIdsForGroup(_group(state.key)):
             info = tracker.getJobInfo(job)
             for stage in info.stageIds if info else ():
-                found = tracker.getStageInfo(stage)
-                if found is not None:
-                    done, total = done + found.numCompletedTasks, total + found.numTasks
+                stage_info = tracker.getStageInfo(stage)
+                if stage_info is not None:
+                    done, total = done + stage_info.numCompletedTasks, total + stage_info.numTasks
         return state.total_bytes * done // total if total else 0
 
     def give_up(self, streams: Collection[Stream]) -> None:
-        """Copies of streams that are stopping, if they are not finished: they are made anew at the next
+        """Cancel unfinished copies of streams that are stopping: they are made anew at the next
         start. Cancelled until they have ended: a job that only begins now would not notice."""
         while running := self._of(streams):
             for key in running:
@@ -96,7 +96,7 @@ class Copier:
             return [key for key, stream in self._running.items() if stream in streams]
 
     def close(self) -> None:
-        """When all were given up."""
+        """End the workers, when all copies were given up."""
         self._pool.shutdown(wait=True)
 
     def _copy(self, stream: Stream, state: TableState) -> None:
@@ -137,33 +137,33 @@ class Copier:
                 if stream.stopping.is_set():
                     return
                 with Snapshot.open(conninfo, table) as snapshot:
-                    found = table_facts.gather(connection, stream.feed.source.publication_name, table)
-                    if found is not None and unseen_changes.unseen(before.detail(), found) is None:
-                        self._make(stream, _begun(state, snapshot, position), found, snapshot)
+                    facts = table_facts.gather(connection, stream.feed.source.publication_name, table)
+                    if facts is not None and unseen_changes.unseen(before.detail(), facts) is None:
+                        self._make(stream, _begun(state, snapshot, position), facts, snapshot)
         except psycopg.Error as error:
             raise explain(error) from None
 
-    def _make(self, stream: Stream, state: TableState, found: Facts, snapshot: Snapshot) -> None:
-        stream.tables.keep_masked(state, found.schema.name, found.detail())
-        schema = stream.changes.learnt(found)
+    def _make(self, stream: Stream, state: TableState, facts: Facts, snapshot: Snapshot) -> None:
+        stream.tables.keep_masked(state, facts.schema.name, facts.detail())
+        schema = stream.changes.learnt(facts)
         streaming_only = stream.feed.source.startup_mode == "streaming_only"
         state = replace(
             state,
-            snapshot=None if streaming_only else state.snapshot,  # no change is in a copy of nothing
+            snapshot=None if streaming_only else state.snapshot,  # an empty copy has no change in it
             name=schema.name,
             target=stream.tables.target_of(schema.name),
             version=schema.version,
-            total_bytes=found.bytes,
-            detail=found.detail(),
+            total_bytes=facts.bytes,
+            detail=facts.detail(),
         )
         stream.tables.put(state, "copying")
         stream.places.refuse_if_shared(state.target, state.key.table)
-        given = self._config.initial_copy
+        settings = self._config.initial_copy
         ranges = (
             []
             if streaming_only
             else snapshot.ranges(
-                schema.column_names, found.row_filter, given.partition_bytes, given.batch_rows
+                schema.column_names, facts.row_filter, settings.partition_bytes, settings.batch_rows
             )
         )
         self._spark.sparkContext.setJobGroup(_group(state.key), f"copy of {state.name}")
@@ -184,8 +184,8 @@ class Copier:
             stream.tables.put(finished, f"copied {rows} rows")
 
     def _nothing(self, stream: Stream, copy: TableCopy) -> int:
-        """With `streaming_only` what the destination has stays: it is told that there are no rows at all,
-        not even of a transform. A destination that only knows full copies is told nothing."""
+        """Copy nothing, for `streaming_only`: what the destination has stays. It is told that there are no
+        rows, not even of a transform. A destination that only knows full copies is told nothing."""
         if not stream.target.traits.keeps_position:
             return 0
         return stream.target.copy_table(replace(copy, rows=None))
@@ -208,7 +208,7 @@ def _begun(state: TableState, snapshot: Snapshot, position: Lsn) -> TableState:
 
 def _fresh(state: TableState) -> list[str]:
     fresh = state.detail.get("fresh")
-    return fresh if isinstance(fresh, list) else []  # earlier versions only knew yes and no
+    return fresh if isinstance(fresh, list) else []  # earlier versions stored a boolean
 
 
 def _group(key: TableKey) -> str:

@@ -35,12 +35,14 @@ class DdlEvents:
 def read(parts: Iterable[Slice], start: Lsn, marker_prefix: str | None) -> DdlEvents:
     events = [event for part in parts for event in _events(part) if event.lsn >= start]
     markers = [Marker.of(event, marker_prefix) for event in events] if marker_prefix is not None else []
-    refused = [one for one in markers if isinstance(one, RefusedMarker)]
-    for one in refused:
-        _log.warning("a reload's marker is refused", table_id=one.table, lsn=str(one.lsn), reason=one.reason)
+    refused = [marker for marker in markers if isinstance(marker, RefusedMarker)]
+    for marker in refused:
+        _log.warning(
+            "a reload's marker is refused", table_id=marker.table, lsn=str(marker.lsn), reason=marker.reason
+        )
     return DdlEvents(
         tuple(event for event in events if event.comment is None),
-        tuple(one for one in markers if isinstance(one, Marker)),
+        tuple(marker for marker in markers if isinstance(marker, Marker)),
         tuple(refused),
     )
 

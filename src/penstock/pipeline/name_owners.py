@@ -27,7 +27,7 @@ class Places:
     tables: Tables
 
     def owner(self, target: TableName, besides: TableId) -> TableState | None:
-        """Another table that has this target."""
+        """Return another table that has this target, if there is one."""
         return next(filter(_is_delivered, self._meant_for(target, besides)), None)
 
     def _meant_for(self, target: TableName, besides: TableId) -> Iterator[TableState]:
@@ -40,7 +40,7 @@ class Places:
                 raise TargetShared(f"{other.name} arrives at the same table", target=target)
 
     def target_now(self, table: TableId) -> TableName | None:
-        """What it would be called at the destination by its name of now; None: it is gone."""
+        """Return the target that its present name gives it at the destination; None: the table is gone."""
         facts = self.feed.found.tables.get(table)
         return self.tables.target_of(facts.schema.name) if facts is not None else None
 
@@ -66,7 +66,7 @@ class Places:
         while (owner := self.owner(target, state.key.table)) is not None:
             now = self.target_now(owner.key.table)
             if now is None:
-                return True  # it is gone, and is let go
+                return True  # the table is gone, and will be let go
             if owner.key.table in passed or not owner.phase.streams or now in (target, state.target):
                 return False
             passed.add(owner.key.table)

@@ -63,10 +63,10 @@ class Pipeline:
     def __init__(
         self, config: Config, stop: threading.Event | None = None, spark: SparkSession | None = None
     ) -> None:
-        """With a session of Spark's that is there already, it is used and left running."""
+        """A Spark session that is passed in is used, and left running."""
         self.config = config
         self.stop = stop or threading.Event()
-        self._given = spark
+        self._session = spark
         self._log = structlog.get_logger("penstock.pipeline").bind(pipeline=config.pipeline)
         self._feeds: list[SourceFeed] = []
         self._foreseen: dict[str, list[TableSchema]] = {}
@@ -76,9 +76,9 @@ class Pipeline:
         self._kept_house = 0.0
 
     def run(self, *, once: bool = False) -> bool:
-        """Until it is told to stop, or, with `once`, until all that had committed is delivered.
+        """Run until told to stop, or, with `once`, until all that had committed is delivered.
 
-        Says whether every table arrives; raises what cannot be waited for.
+        Return whether every table arrives; raise what cannot be waited for.
         """
         if once:
             self.config = without_waiting(self.config)
@@ -88,14 +88,16 @@ class Pipeline:
             raise EngineLost(f"Spark has ended: {str(error).splitlines()[0]}") from error
 
     def _run(self, once: bool) -> bool:
-        """Rules that do nothing are found before anything is made at a source: a slot keeps WAL there. That
+        """Find rules that do nothing before anything is made at a source: a slot keeps WAL there. That
         takes Spark, where they have expressions."""
-        made = [type_of(one).make(self.config, one) for one in self.config.destinations]
+        targets = [
+            type_of(destination).make(self.config, destination) for destination in self.config.destinations
+        ]
         attempts = self.config.retry.attempts if once else None
         with ExitStack() as opened:
             store = opened.enter_context(self._store())
             self._foresee(attempts)
-            if not store.tables():  # later, a table that comes to another's place stops alone
+            if not store.tables():  # later, only a table that would take another's target stops
                 shared_targets.refuse(self.config, self._foreseen)
             self._examine(rules.findings)
             spark = None
@@ -107,17 +109,17 @@ class Pipeline:
                 return True
             until = {feed.name: self._mark(feed) for feed in self._feeds} if once else None
             spark = spark or opened.enter_context(self._spark())
-            self._deliver(store, spark, made, until)
+            self._deliver(store, spark, targets, until)
             return not any(state.phase is Phase.ERRORED for state in store.tables())
 
     def _deliver(
         self, store: Store, spark: SparkSession, targets: Sequence[Target], until: dict[str, Lsn] | None
     ) -> None:
-        """`until` says how far each source is to be delivered; None: for ever."""
+        """Deliver until each source is delivered as far as `until` says; None: for ever."""
         self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
         copier = Copier(self.config, spark)
-        known = store.tables()
-        if not known or any(state.phase is not Phase.READY for state in known):
+        states = store.tables()
+        if not states or any(state.phase is not Phase.READY for state in states):
             copier.warm_up()
         try:
             while not self.stop.is_set():
@@ -159,7 +161,7 @@ class Pipeline:
                 self._log.warning("waiting", error=str(error))
 
     def _end(self, streams: Sequence[Stream], copier: Copier) -> None:
-        """Batches at hand are finished, copies are given up."""
+        """Finish the batches at hand, give up copies."""
         for stream in streams:
             stream.stopping.set()
         copier.give_up(streams)
@@ -167,7 +169,7 @@ class Pipeline:
             stream.stop()
 
     def _begin_again(self, copier: Copier) -> None:
-        """Where a destination went back, the stream begins as at a start: from where the destination is."""
+        """Begin a stream as at a start, from where its destination is, after that went back."""
         ended = [stream for stream in self._streams if stream.query.went_back is not None]
         self._end(ended, copier)
         for stream in ended:
@@ -210,7 +212,7 @@ class Pipeline:
         return all(state.phase is Phase.READY or self._has_failed(state) for state in store.tables())
 
     def _has_failed(self, state: TableState) -> bool:
-        """Whether it is not tried again, or was as often as a run with an end tries."""
+        """Whether the error is not retried, or was as often as a run with an end retries."""
         given_up = state.retry_at is None or state.attempts > self.config.retry.attempts
         return state.phase is Phase.ERRORED and given_up
 
@@ -248,13 +250,13 @@ class Pipeline:
 
     def _examine(self, findings: Callable[[DestinationConfig, list[TableSchema]], Iterable[Finding]]) -> None:
         """Refuse rules that do nothing; where they are not to be refused, tell of them."""
-        tables = [table for found in self._foreseen.values() for table in found]
+        tables = [table for schemas in self._foreseen.values() for table in schemas]
         for destination in self.config.destinations if not self.stop.is_set() else ():
             for finding in rules.refuse(destination, findings(destination, tables)):
                 self._log.warning("rule", destination=destination.name, why=str(finding))
 
     def _patiently(self, source: str, work: Callable[[], None], attempts: int | None) -> None:
-        """A source that is not there yet is waited for: servers start together. `once` has an end."""
+        """Wait for a source that is not there yet: servers start together. With `once`, so many attempts."""
         backoff = Backoff(self.config.retry.initial, self.config.retry.max)
         for attempt in count():
             if self.stop.is_set():
@@ -271,11 +273,11 @@ class Pipeline:
 
     @contextmanager
     def _spark(self) -> Iterator[SparkSession]:
-        if self._given is not None:
-            yield self._given
+        if self._session is not None:
+            yield self._session
             return
         config, log = self.config, folder_of(self.config) / LOG
-        private.tighten_file(config.spool.path / LOG)  # where an earlier version had it
+        private.tighten_file(config.spool.path / LOG)  # an earlier version had it there
         spark = session(
             config.spark.master, _SPARK | config.spark.conf, config.pipeline, log, config.withheld
         )
@@ -331,7 +333,7 @@ class Lane:
 
 
 def without_waiting(config: Config) -> Config:
-    """The same, with batches that begin as soon as there is something to deliver."""
+    """Return the configuration with batches that begin as soon as there is something to deliver."""
     at_once = {"interval": 0}
     destinations = tuple(
         destination.model_copy(update={"batch_control": control.model_copy(update=at_once)})
@@ -347,7 +349,7 @@ def _asked_again(state: TableState) -> TableState | None:
 
 
 def _asked_to_reload(state: TableState) -> TableState | None:
-    """The stream does it between two batches; for a table that is being copied, after that copy."""
+    """Mark the table for a reload, which the stream does between two batches, or after a running copy."""
     return replace(state, detail={**state.detail, RELOAD: True}) if state.phase is not Phase.INIT else None
 
 

@@ -75,7 +75,7 @@ class StreamQuery:
     def start(self, spark: SparkSession) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
-        # What a run before waited for, if that was killed, is nothing to wait for now.
+        # A run before, that was killed, may have left what it waited for: that is over.
         self._store.waits(self._feed.name, self._destination.name, self._waits_for)
         with explained():
             spark.dataSource.register(ranges.Ranges)
@@ -112,17 +112,17 @@ class StreamQuery:
             return
         if self._failed is not None:
             raise self._failed
-        said = str(self._query.exception()).split("\n")[0][:300]
-        self._log.warning("the query is started again", error=said)
+        message = str(self._query.exception()).split("\n")[0][:300]
+        self._log.warning("the query is started again", error=message)
         with contextlib.suppress(TaskFailed):
             self.start(spark)
 
     def _batch(self, _frame: DataFrame, number: int) -> None:
-        """Called by Spark."""
+        """Deliver a batch; called by Spark."""
         self.deliver(ranges.end_of(Path(self._checkpoint), number))
 
     def deliver(self, end: Lsn) -> None:
-        """A batch, up to there. What is raised here ends the query; `check` then tells of it."""
+        """Deliver a batch, up to there. What is raised here ends the query; `check` raises it again."""
         with self._lock:
             try:
                 self._patiently(lambda: self._work.apply(end))
@@ -150,7 +150,7 @@ class StreamQuery:
             self.stopping.wait(pause)
 
     def _attempt(self, work: Callable[[], None]) -> float | None:
-        """None if it was done, or how long to wait until the next attempt: whether the stream is idle or not.
+        """Return None if it was done, or how long to wait until the next attempt, be the stream idle or not.
         Raises what no waiting can mend: that this process is not the one to work, or is set up
         wrongly."""
         try:
@@ -181,8 +181,8 @@ class StreamQuery:
             self._store.waits(self._feed.name, self._destination.name, error)
 
     def tick(self) -> None:
-        """In the pipeline's thread, now and then: an idle stream has no batches to settle things after.
-        Raises what the last time ended with, if that cannot be waited for."""
+        """Settle, now and then, in the pipeline's thread: an idle stream has no batches to settle things
+        after. Raises what the last time ended with, if that cannot be waited for."""
         if self._settling is not None and not self._settling.done():
             return
         if self._settling is not None:
@@ -191,7 +191,7 @@ class StreamQuery:
             self._settling = self._thread.submit(self.settle)
 
     def settle(self) -> None:
-        """If no batch is being delivered."""
+        """Settle, if no batch is being delivered."""
         if not self._lock.acquire(blocking=False):
             return
         try:

@@ -71,7 +71,8 @@ def is_outrun(now: Facts, applied: Lsn) -> bool:
 def follow(
     old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts | None
 ) -> Evolved | CopyAnew:
-    """From `old`, of which `known` is certain, to `new`, which a row has that came before `now` was read."""
+    """Return the step from `old`, of which `known` is certain, to `new`, of a row from before `now` was
+    read."""
     if _columns(old) == _columns(new):
         return Evolved(SchemaChange(), dict(known))
     if now is None:
@@ -97,8 +98,8 @@ def follow(
 
 
 def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Evolved | CopyAnew | None:
-    """From `old` to what the catalog says, where every change before it has been applied, and none after it.
-    None where nothing is to be done and nothing to be remembered."""
+    """Return the step from `old` to the catalog's schema, when all changes before it were applied, none
+    after. None where nothing is to be done and nothing to be remembered."""
     if why := unseen(known, now):
         return CopyAnew(why)
     certain = now.detail()
@@ -124,7 +125,7 @@ def _is_settled(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:
 def _change(
     old: TableSchema, new: TableSchema, known: Mapping[str, Any], to: Sequence[int], now: Facts
 ) -> SchemaChange | CopyAnew:
-    """From the old columns to the new ones, whose numbers are `to`."""
+    """Return the step from the old columns to the new ones, whose numbers are `to`."""
     was = {known["numbers"][column.name]: column for column in old.columns}
     names = {number: name for name, number in now.numbers.items()}
     renamed, added, retyped = [], [], []

@@ -33,14 +33,14 @@ def may_collide(config: Config) -> bool:
 
 
 def collisions(config: Config, tables: Mapping[str, Sequence[TableSchema]]) -> list[str]:
-    """Tables with one target, a sentence for each. `tables` by source."""
+    """Return a sentence for each target that several tables have. `tables` by source."""
     arrivals: dict[tuple[Place, TableName], list[Arrival]] = defaultdict(list)
     for destination in _databases(config):
         for source, schemas in tables.items():
             for name in sorted(schema.name for schema in schemas):
                 place = _database(destination), destination.target_of(name)
                 arrivals[place].append((destination.name, source, name))
-    return [_told(target, found) for (_, target), found in arrivals.items() if _collide(found)]
+    return [_told(target, group) for (_, target), group in arrivals.items() if _collide(group)]
 
 
 def refuse(config: Config, tables: Mapping[str, Sequence[TableSchema]]) -> None:
@@ -61,7 +61,11 @@ def _told(target: TableName, arrivals: Sequence[Arrival]) -> str:
 
 
 def _databases(config: Config) -> Iterator[DestinationConfig]:
-    return (one for one in config.destinations if one.settings(Options).database is not None)
+    return (
+        destination
+        for destination in config.destinations
+        if destination.settings(Options).database is not None
+    )
 
 
 def _targets(destination: DestinationConfig) -> list[str]:
@@ -69,6 +73,6 @@ def _targets(destination: DestinationConfig) -> list[str]:
 
 
 def _database(destination: DestinationConfig) -> Place:
-    """Which database it is, as the configuration names it."""
-    given = conninfo_to_dict(destination.settings(Options).database or "")
-    return tuple(given.get(name) for name in ("service", "host", "hostaddr", "port", "dbname"))
+    """Return which database it is, as the configuration names it."""
+    keywords = conninfo_to_dict(destination.settings(Options).database or "")
+    return tuple(keywords.get(name) for name in ("service", "host", "hostaddr", "port", "dbname"))

@@ -89,13 +89,14 @@ class SourceFeed:
         self._found: Found | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"look-{source.name}")
         self._asking: Future[None] | None = None
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self._looked = self._read_clock = 0.0
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
 
     def start(self, stop: threading.Event) -> None:
-        """The publication in step, the tables known, the capture running; or the slot known to be lost.
+        """Bring the publication in step, look at the tables, start the capture; or find that the slot is
+        lost.
 
         To make a slot takes until the transactions that run now have ended: `stop` ends the waiting.
         """
@@ -117,14 +118,14 @@ class SourceFeed:
         self._forget_removed()
 
     def _forget_removed(self) -> None:
-        """Destinations that are not in the configuration any more: for them the spool, and with it the slot,
+        """Forget destinations that are not in the configuration any more: for them the spool, and the slot,
         would keep everything for ever. One that comes back under its name is copied anew."""
         if not self.readable:
             return
         try:
             with closing(self.open()) as opened:
                 gone = consumers.configure(opened, self.spec.consumers)
-        except SpoolFull:  # the next start does
+        except SpoolFull:  # the next start forgets them
             return
         for name in gone:
             self._log.warning("consumer forgotten: it is no destination of the configuration", consumer=name)
@@ -151,7 +152,8 @@ class SourceFeed:
             self.marker = None
 
     def _install(self, *, rehearsal: bool = False) -> bool:
-        """Whether the triggers are there; a rehearsal only finds out whether they could be."""
+        """Install the triggers; return whether they are there. A rehearsal only finds out whether they could
+        be."""
         if self.marker is None:
             return False
         try:
@@ -203,7 +205,7 @@ class SourceFeed:
 
     @property
     def history(self) -> TableId | None:
-        """The table in which schema changes come, if they do and are wanted."""
+        """Return the table in which schema changes come, if they do and are wanted."""
         return self._found.history if self._found is not None and self.marker is not None else None
 
     # Now and then
@@ -241,7 +243,7 @@ class SourceFeed:
             self._attempt(self._replace)
 
     def _attempt(self, work: Callable[[], object]) -> None:
-        """What ends a capture, or keeps it from beginning, is tried again where that can help."""
+        """Retry what ended a capture, or kept it from beginning, where that can help."""
         try:
             work()
         except PenstockError as error:
@@ -277,22 +279,22 @@ class SourceFeed:
             return self._found
 
     def _tell(self, done: list[str]) -> None:
-        """What was done to the publication; what holds on from one look to the next is told once."""
+        """Log what was done to the publication; what holds on from one look to the next is logged once."""
         for sentence in done:
-            if sentence not in self._told:
+            if sentence not in self._reported:
                 self._log.info(sentence)
-        self._told = done
+        self._reported = done
 
     # A lost slot
 
     def start_over(self) -> None:
-        """Nobody reads the spool any more, and the tables are marked to be copied: begin anew."""
+        """Begin anew, when nobody reads the spool any more and the tables are marked to be copied."""
         if not self._let_go:
             self._let_go, self._again_at = True, 0.0
 
     def _replace(self) -> None:
-        """A new slot and a new spool in the place of those that were lost. Of another's spool nothing is
-        concluded, and nothing is done to it: neither is the slot that is lost then, nor the spool ours."""
+        """Replace a lost slot and its spool by new ones. Of another's spool nothing is concluded, and nothing
+        is done to it: then neither the slot that is lost nor the spool is ours."""
         own(self.spec)
         self._drop_slot()
         self._remove_spool()
@@ -303,13 +305,13 @@ class SourceFeed:
         self._log.info("capture begins anew", slot=self.spec.slot)
 
     def _drop_slot(self) -> None:
-        """Never one that is not ours: for another plugin, of another database."""
+        """Drop the slot, but never one that is not ours: for another plugin, of another database."""
         assert self.lost is not None
         with self._lock:
-            found = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
-            if found is not None and (found.plugin != slot.PLUGIN or not found.here):
+            existing = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
+            if existing is not None and (existing.plugin != slot.PLUGIN or not existing.here):
                 raise self.lost
-            if found is not None:
+            if existing is not None:
                 self._asked(lambda: slot.drop(self._connected(), self.spec.slot))
 
     def _remove_spool(self) -> None:
@@ -331,7 +333,7 @@ class SourceFeed:
         self._clock.append((lsn, row[0] - MARGIN))
 
     def complete_through(self, position: Lsn) -> datetime | None:
-        """The time up to which everything that committed stands before this position, as far as is known."""
+        """Return the time up to which all that committed is before this position, as far as is known."""
         return next((at for lsn, at in reversed(self._clock) if lsn <= position), None)
 
     def is_behind(self, position: Lsn) -> bool:
@@ -351,16 +353,16 @@ class SourceFeed:
         return self._connection
 
     def _asked(self, question: Callable[[], Answer], attempts: int = 3) -> Answer:
-        """The answer; or what a failed statement means, and the next one gets a connection of its own."""
+        """Return the answer, or raise what a failed statement means; the next one gets a new connection."""
         try:
             return question()
         except psycopg.Error as error:
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-            told = explain(error)
-            if catalog.is_passing(error):  # of some table, which need not be the one at hand
-                if attempts > 1 and not isinstance(told, TableBusy):
+            failure = explain(error)
+            if catalog.is_passing(error):  # it may be about any table
+                if attempts > 1 and not isinstance(failure, TableBusy):
                     return self._asked(question, attempts - 1)
-                told = ConnectionFailed(told.reason, remedy=told.remedy)
-            raise told.at(source=self.name) from None
+                failure = ConnectionFailed(failure.reason, remedy=failure.remedy)
+            raise failure.at(source=self.name) from None

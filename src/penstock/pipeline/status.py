@@ -32,7 +32,7 @@ Document = dict[str, Any]
 
 
 def collect(config: Config) -> Document:
-    """Everything there is to know, as JSON would have it. No secret is part of it."""
+    """Return everything there is to know, as JSON would have it. No secret is part of it."""
     with Store.open(config.state.url.get_secret_value(), config.pipeline, exclusive=False) as store:
         sources = [_source(config, source) for source in config.sources]
         ends = {source["name"]: source["wal_position"] for source in sources}
@@ -47,7 +47,7 @@ def collect(config: Config) -> Document:
 
 def _source(config: Config, source: SourceConfig) -> Document:
     spec = spec_of(config, source)
-    found: Document = {
+    document: Document = {
         "name": source.name,
         "slot": source.slot_name,
         "publication": source.publication_name,
@@ -62,17 +62,17 @@ def _source(config: Config, source: SourceConfig) -> Document:
     }
     try:
         with connect(spec.conninfo) as connection:
-            found["wal_position"] = str(wal_position(connection))
+            document["wal_position"] = str(wal_position(connection))
             state = slot.describe(connection, source.slot_name)
             left_out = selection.left_out(connection, source)
     except (PenstockError, psycopg.Error) as error:
-        told = error if isinstance(error, PenstockError) else explain(error)
-        return found | {"error": _error(told.at(source=source.name))}
-    found["left_out"] = [{"table": str(name), "reason": why} for name, why in left_out.items()]
+        failure = error if isinstance(error, PenstockError) else explain(error)
+        return document | {"error": _error(failure.at(source=source.name))}
+    document["left_out"] = [{"table": str(name), "reason": why} for name, why in left_out.items()]
     if state is None:
-        return found | {"slot_state": "missing"}
+        return document | {"slot_state": "missing"}
     lost = slot.loss(state)
-    return found | {
+    return document | {
         "slot_state": f"lost: {lost}" if lost else "active" if state.active else "inactive",
         "retained_bytes": state.retained,
         "behind_bytes": state.behind,
@@ -80,13 +80,13 @@ def _source(config: Config, source: SourceConfig) -> Document:
 
 
 def _capture(spool: Any) -> Document:
-    told = capture_state.read(spool)
+    reported = capture_state.read(spool)
     pid = captured_by(spool)
-    found: Document = {
-        "state": told.get("state") if pid else "stopped",
+    document: Document = {
+        "state": reported.get("state") if pid else "stopped",
         "pid": pid,
         "position": None,
-        "error": told.get("error"),
+        "error": reported.get("error"),
         "spooled_bytes": 0,
     }
     try:
@@ -94,17 +94,17 @@ def _capture(spool: Any) -> Document:
             with closing(Manifest.open(spool)) as opened:
                 position = opened.position
                 entries = opened.entries(opened.retired, position)
-                found["position"] = str(position)
-                found["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
-    except SpoolFull as full:  # nobody has it open, and it cannot be opened without room
-        found["error"] = _error(full)
-    return found
+                document["position"] = str(position)
+                document["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
+    except SpoolFull as full:  # no process has it open, and opening it takes room
+        document["error"] = _error(full)
+    return document
 
 
 def _consumers(config: Config, source: SourceConfig) -> list[Document]:
     try:
         return consumers.listed(config, source)
-    except SpoolFull:  # told with the capture
+    except SpoolFull:  # reported with the capture
         return []
 
 
@@ -150,7 +150,7 @@ def _table(state: TableState, through_of: dict[str, Any]) -> Document:
 
 
 def _copy(state: TableState) -> Document:
-    """How far a copy is, and how long it will take if it goes on as it did."""
+    """Return how far a copy is, and how long it will take if it goes on as it did."""
     seconds = (datetime.now(UTC) - state.since).total_seconds()
     done, total = state.copied_bytes, state.total_bytes
     left = seconds * (total - done) / done if done else None

@@ -81,7 +81,7 @@ class Stream:
         self.arrivals = Arrivals(self)
         self.reloads = TableReloads.of(self)
         self.transforms: Transforms
-        self._told = 0.0
+        self._last_note = 0.0
         self._aligned = False
         self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
         """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
@@ -117,7 +117,7 @@ class Stream:
         self.unfinished.finish()
         begun, start = time.monotonic(), self.position
         if end <= start:
-            return  # that was what had been begun
+            return  # finishing what was begun came as far
         parts = self.changes.parts(start, end)
         recorded = ddl_events.read(parts.pop(self.feed.history or TableId(0), ()), start, self.feed.marker)
         self.arrivals.take_in(parts.keys())
@@ -126,7 +126,7 @@ class Stream:
         if self.target.traits.wants_ddl:
             parts = {table: [] for table in recorded.tables} | parts
         chosen = self._chosen(parts, start)
-        tables = [one.changes for one in chosen]
+        tables = [choice.changes for choice in chosen]
         batch = ChangeBatch(
             self.feed.name,
             start,
@@ -145,39 +145,39 @@ class Stream:
             self._log.debug("batch", rows=batch.rows, tables=len(chosen), position=str(end), seconds=seconds)
 
     def _chosen(self, parts: Mapping[TableId, list[Slice]], start: Lsn) -> list[Chosen]:
-        """The tables that are delivered, those last that take the place of another one."""
+        """Return the tables that are delivered, those last that take the place of another one."""
         streaming = {state.key.table: state for state in self.tables if state.phase.streams}
         tried = [
             self._choose(streaming[table], slices, start)
             for table, slices in parts.items()
             if table in streaming
         ]
-        return sorted((one for one in tried if one is not None), key=self._takes_anothers_place)
+        return sorted((choice for choice in tried if choice is not None), key=self._takes_anothers_place)
 
     def _write(self, batch: ChangeBatch, chosen: list[Chosen]) -> None:
-        """And put down what became of its tables."""
+        """Write the batch, and record what became of its tables."""
         failed: dict[TableId, PenstockError] = {}
-        keeps_position = self.target.traits.keeps_position  # it is told how far it came in any case
+        keeps_position = self.target.traits.keeps_position  # then it is always told how far it came
         if batch.tables or batch.messages or keeps_position:
             failed = dict(self.target.write(batch))
-        for one in chosen:
-            error = failed.get(one.before.key.table)
+        for choice in chosen:
+            error = failed.get(choice.before.key.table)
             if error is not None:
-                self.unfinished.then(partial(self.fail, one.before, error, batch.start))
-            elif one.after != one.before:
-                self.unfinished.then(partial(self.tables.put, one.after))
+                self.unfinished.then(partial(self.fail, choice.before, error, batch.start))
+            elif choice.after != choice.before:
+                self.unfinished.then(partial(self.tables.put, choice.after))
         self.unfinished.then(partial(self._advance, batch.end, batch.complete_through, batch.rows))
         if self.reloads is not None:
             self.unfinished.then(partial(self.reloads.seen, batch.markers))
 
     def _choose(self, state: TableState, parts: list[Slice], start: Lsn) -> Chosen | None:
-        """The changes of a table as it is delivered. Where there are none to be had the table stops here,
-        and that is stored before the batch is written: the destination will not know of it."""
+        """Return the changes of a table as it is delivered. Where there are none to be had the table stops
+        here, and that is stored before the batch is written: the destination will not know of it."""
         try:
-            found = self.changes.of(state, parts, start)
-            if not isinstance(found, CopyAnew):
-                return Chosen(self._transformed(state, *found), state, found[1])
-            self.copy_anew(state, found.why)
+            planned = self.changes.of(state, parts, start)
+            if not isinstance(planned, CopyAnew):
+                return Chosen(self._transformed(state, *planned), state, planned[1])
+            self.copy_anew(state, planned.why)
         except PenstockError as error:
             if error.scope != "table":
                 raise
@@ -188,8 +188,8 @@ class Stream:
         return None
 
     def copy_anew(self, state: TableState, why: str, stands: Lsn | None = None) -> None:
-        """The destination is told as well, and where the table stands there, if not with the stream: it must
-        not take the table for one that follows the stream."""
+        """Copy the table anew. The destination is told, and where the table stands, if not with the stream:
+        it must not take the table for one that follows the stream."""
         table, position = state.key.table, self.position if stands is None else stands
         self.unfinished.do(
             partial(self.target.hold, self.feed.name, table, position, CopyNeeded(why)),
@@ -207,14 +207,14 @@ class Stream:
         self._manifest.advance(self.config.name, position)
         self.position = position
 
-    def _takes_anothers_place(self, one: Chosen) -> bool:
-        """Where a table has the name that another one had: that one goes first, if it goes."""
-        moved = one.after.target != one.before.target
-        return moved and self.places.owner(one.after.target, one.after.key.table) is not None
+    def _takes_anothers_place(self, choice: Chosen) -> bool:
+        """Whether the table takes the name that another one had: that one goes first, if it goes."""
+        moved = choice.after.target != choice.before.target
+        return moved and self.places.owner(choice.after.target, choice.after.key.table) is not None
 
     def fail(self, state: TableState, error: PenstockError, position: Lsn | None) -> None:
-        """A table whose new name is another's goes on once that has moved away. Where it does not, or where
-        only its rows are left, it is copied anew into their place."""
+        """Stop the table. One whose new name is another's goes on once that has moved away. Where it does
+        not, or where only its rows are left, it is copied anew into their place."""
         if isinstance(error, TargetTaken) and (
             position is None
             or state.attempts >= self._pipeline.retry.attempts
@@ -254,8 +254,8 @@ class Stream:
                 self._retry(state, reached)
             elif state.phase.streams:
                 self._follow(state, reached)
-        if time.monotonic() - self._told > TOLD:
-            self._told = time.monotonic()
+        if time.monotonic() - self._last_note > TOLD:
+            self._last_note = time.monotonic()
             self._note_progress(reached)
         self.transforms.clean_up()
 
@@ -269,15 +269,15 @@ class Stream:
             refuse_if_behind(self.target.position(self.feed.name), self.position)
 
     def _is_between_segments(self) -> bool:
-        """In a spool that was made anew the position may lie within a segment. What waits for a table in the
-        first half of it cannot be told apart: the stream passes the segment first."""
+        """Whether the position is between segments: in a new spool it may lie within one. What waits for a
+        table in the first half of it cannot be told apart: the stream passes the segment first."""
         if not self._aligned:
             ahead = self._manifest.entries(self.position, self._manifest.position)
             self._aligned = not ahead or ahead[0].start >= self.position
         return self._aligned
 
     def reached(self) -> Lsn:
-        """How far the stream is, counting what was captured and holds nothing for anybody."""
+        """Return how far the stream is, counting what was captured and holds nothing for anybody."""
         captured = self._manifest.position  # before looking: all that committed before it is visible
         pending = self._manifest.next_position(self.position) > self.position
         return self.position if pending else max(self.position, captured)
@@ -290,7 +290,7 @@ class Stream:
         if owner is not None:
             now = self.places.target_now(owner.key.table)
             if owner.phase is not Phase.ERRORED or now in (None, state.target):
-                return  # it moves away, or is let go
+                return  # the other table moves away, or is let go
             self.copy_anew(replace(owner, target=now), f"another table is called {owner.name} now")
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
@@ -351,18 +351,18 @@ class Stream:
             facts = self._due(state, self.feed.discover(), reached)
         if facts is None or is_outrun(facts, self.position):
             return
-        found = self.changes.described(state, facts, reached)
-        if isinstance(found, CopyAnew):
-            self.copy_anew(state, found.why)
-        elif isinstance(found, TableState):
-            self.tables.put(found)
-        elif found is None:
+        step = self.changes.described(state, facts, reached)
+        if isinstance(step, CopyAnew):
+            self.copy_anew(state, step.why)
+        elif isinstance(step, TableState):
+            self.tables.put(step)
+        elif step is None:
             self._agreed[state.key.table] = (facts.mark, state.version)
         else:
-            self._change_schema(state, *found, reached)
+            self._change_schema(state, *step, reached)
 
     def _due(self, state: TableState, found: Found, reached: Lsn) -> Facts | None:
-        """What the catalog says of a table, if there may be something in it to follow now."""
+        """Return what the catalog says of a table, if there may be something in it to follow now."""
         facts = found.tables.get(state.key.table)
         if facts is None or not is_due(facts, state.detail, reached):
             return None

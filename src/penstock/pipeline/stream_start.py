@@ -62,7 +62,7 @@ class Beginning:
         return True
 
     def _reconcile(self) -> None:
-        """Where the destination remembers, it knows better than the store what it has."""
+        """Take over what the destination remembers: it knows better than the store what it has."""
         recorded = self._target.recorded(self._source)
         for state in list(self._tables):
             there = recorded.get(state.key.table)
@@ -79,7 +79,8 @@ class Beginning:
                     self._take_up(state, there)
 
     def _take_up(self, state: TableState, there: Recorded) -> None:
-        """A table that streams, or was handed over, with the schema that the destination has of it."""
+        """Take up a table that streams, or was handed over, with the schema that the destination has of
+        it."""
         facts = self._stream.feed.found.tables.get(state.key.table)
         after = self._stream.changes.reconciled(state, there.version, facts)
         if isinstance(there.error, CopyNeeded):
@@ -96,7 +97,7 @@ class Beginning:
             self._tables.put(after)
 
     def _find_gaps(self, there: Lsn | None) -> None:
-        """The spool may be another one than before: somebody removed it, or the slot was lost. A table whose
+        """Find gaps: the spool may be a new one, since it was removed, or the slot was lost. A table whose
         next changes are not in it is copied anew; for others that wait it keeps them as the old one did."""
         reload = self._stream.feed.source.startup_mode == "force_reload"
         begins, delivered = self._manifest.retired, there

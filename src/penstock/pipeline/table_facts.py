@@ -70,7 +70,7 @@ class Facts:
         return self.schema.id
 
     def detail(self) -> dict[str, Any]:
-        """What to remember of the table, as JSON: to be compared with later."""
+        """Return what to remember of the table, as JSON, to compare it with later."""
         return {
             "numbers": dict(self.numbers),
             "highest": self.highest,
@@ -101,7 +101,7 @@ class Mark:
 
 
 def marks(seen: Outlines, shapes: Mapping[TableId, TableShape]) -> dict[TableId, Mark]:
-    """Of the published tables; `shapes` has theirs."""
+    """Return the marks of the published tables; `shapes` has theirs."""
     generated = seen.publication is not None and seen.publication.generated_columns
     return {
         id: Mark(
@@ -122,28 +122,28 @@ def marks(seen: Outlines, shapes: Mapping[TableId, TableShape]) -> dict[TableId,
 
 @contextmanager
 def one_moment(connection: Connection) -> Iterator[None]:
-    """Everything that is asked within is as of the same moment."""
+    """Run all queries inside the block as of the same moment."""
     with connection.transaction():
         connection.execute("set transaction isolation level repeatable read, read only")
         yield
 
 
 def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
-    """The facts of a table of a publication, with its size."""
+    """Return the facts of a table of a publication, with its size; None if it is not published."""
     begun = wal_position(connection)
     with one_moment(connection):
         seen = outline.look(connection, name, only=table)
         mark = marks(seen, outline.shapes(connection, [table])).get(table)
-        found = describe(connection, name, {table: mark} if mark is not None else {})
-    if table not in found:
+        facts = describe(connection, name, {table: mark} if mark is not None else {})
+    if table not in facts:
         return None
     size = catalog.sizes(connection, [table])
-    return replace(found[table], bytes=size.get(table, 0), begun=begun, lsn=wal_position(connection))
+    return replace(facts[table], bytes=size.get(table, 0), begun=begun, lsn=wal_position(connection))
 
 
 def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -> dict[TableId, Facts]:
-    """The facts of these tables of a publication, without sizes. To be asked within the moment that the marks
-    are of."""
+    """Return the facts of these tables of a publication, without sizes. Call it in the `one_moment` that the
+    marks are of."""
     if not marks:
         return {}
     published = publication.tables(connection, name, marks.keys())
@@ -225,7 +225,7 @@ select c.oid,
 
 
 def foreseen(source: SourceConfig) -> list[TableSchema]:
-    """The tables that will be captured, as far as can be told before anything is made at the source."""
+    """Return the tables that will be captured, as far as is known before anything is made at the source."""
     try:
         with connect(source.conninfo()) as connection:
             relations = described(connection, _to_be_published(connection, source))
@@ -237,8 +237,10 @@ def foreseen(source: SourceConfig) -> list[TableSchema]:
 
 def _to_be_published(connection: Connection, source: SourceConfig) -> list[PublishedTable]:
     seen = outline.look(connection, source.publication_name)
-    found = seen.publication
-    if found is None or (source.replication.create_publication and found.ours and not found.all_tables):
+    existing = seen.publication
+    if existing is None or (
+        source.replication.create_publication and existing.ours and not existing.all_tables
+    ):
         captured = {table.id: table.name for table in seen.captured(source.tables)}
         generated = connection.info.server_version >= 180000
         rows = connection.execute(_COLUMNS, (generated, list(captured))).fetchall()

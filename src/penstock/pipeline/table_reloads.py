@@ -46,7 +46,7 @@ PAUSE = 5.0
 
 
 def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
-    """For a destination that keeps no records of reloads: the tables are copied anew, with the store for
+    """Copy the tables anew, for a destination that keeps no records of reloads, with the store for
     witness."""
     for marker in markers:
         state = stream.tables.get(marker.table)
@@ -54,7 +54,7 @@ def reload_at_once(stream: Stream, markers: Iterable[Marker]) -> None:
             continue
         if may_begin(state):
             stream.copy_anew(state, f"reload {marker.export_id}")
-        elif state.phase is not Phase.INIT:  # when the copy that is being made is there
+        elif state.phase is not Phase.INIT:  # after the copy that is being made
             stream.tables.put(replace(state, detail={**state.detail, RELOAD: True}))
 
 
@@ -87,12 +87,12 @@ class TableReloads:
 
     @classmethod
     def of(cls, stream: Stream) -> TableReloads | None:
-        """Of a destination that keeps records of them, at a source that tells of them."""
+        """Return the reloads of a destination that keeps records of them, at a source that tells of them."""
         records, marker = stream.target.reloads, stream.feed.marker
         return cls(stream, records, marker) if records is not None and marker is not None else None
 
     def seen(self, markers: Sequence[Marker]) -> None:
-        """These were in a batch that is written now."""
+        """Take in markers of a batch that is written now."""
         if not markers:
             return
         self._open = None
@@ -103,7 +103,7 @@ class TableReloads:
 
     def settle(self) -> None:
         if not self._stream.feed.recording:
-            return  # nobody tells of markers
+            return  # markers are not captured
         asked = self._open is None
         if self._open is None:
             self._open = list(self._records.unfinished(self._source))
@@ -114,7 +114,7 @@ class TableReloads:
             state = self._stream.tables.get(reload.table)
             if state is not None:
                 self._take_on(reload, state, asked)
-            if self._open is None:  # it is another one now: the rest comes with the next look
+            if self._open is None:  # the list changed: the rest comes with the next look
                 return
 
     def _take_on(self, reload: Reload, state: TableState, asked: bool) -> None:
@@ -129,18 +129,22 @@ class TableReloads:
         elif active and asked and (streams or (not reload.external and may_begin(state))):
             self._stop(reload, state)  # a crash came between the two
         elif active and streams:
-            self._open = None  # it was handed over
+            self._open = None  # the copy was handed over
         elif active and reload.external and reload.ended:
             self._go_on(reload, state)
         elif reload.status is ReloadStatus.EXPORTED:
             self._comment(reload.table, lambda connection: self._end(connection, reload))
 
     def cancel_export(self, state: TableState) -> None:
-        """Somebody else's copy is waited for no longer."""
+        """Wait no longer for a copy that somebody else makes."""
         if waits_for_export(state):
-            for one in self._records.unfinished(self._source):
-                if (one.table, one.external, one.status) == (state.key.table, True, ReloadStatus.ACTIVE):
-                    self._records.complete(self._source, one)
+            for reload in self._records.unfinished(self._source):
+                if (reload.table, reload.external, reload.status) == (
+                    state.key.table,
+                    True,
+                    ReloadStatus.ACTIVE,
+                ):
+                    self._records.complete(self._source, reload)
             self._open = None
 
     def _may_begin(self, reload: Reload, state: TableState) -> bool:
@@ -148,11 +152,13 @@ class TableReloads:
         return ready and self._has_room(reload)
 
     def _has_room(self, reload: Reload) -> bool:
-        active = [one for one in self._open or () if one.status is ReloadStatus.ACTIVE and not one.external]
+        active = [
+            other for other in self._open or () if other.status is ReloadStatus.ACTIVE and not other.external
+        ]
         return reload.external or len(active) < self._records.at_once
 
     def _stop(self, reload: Reload, state: TableState) -> None:
-        """The table is copied anew, or its changes wait for the copy that somebody else makes."""
+        """Copy the table anew, or let its changes wait for the copy that somebody else makes."""
         if not reload.external:
             self._stream.copy_anew(state, f"reload {reload.export_id}")
             return
@@ -172,7 +178,7 @@ class TableReloads:
         )
 
     def _go_on(self, reload: Reload, state: TableState) -> None:
-        """His copy is there: the stream hands it over, with what is not in it."""
+        """Let the stream hand over a copy that somebody else made, with the changes that are not in it."""
         if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
             try:
                 seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
@@ -185,8 +191,9 @@ class TableReloads:
             self._stream.tables.put(copied, "it was copied")
 
     def _comment(self, table: TableId, work: Callable[[Connection], None]) -> bool:
-        """Whether it was done. A comment wants a lock, which somebody may have for hours (a vacuum, an index
-        that is being made): neither the stream nor another table waits for him, it is tried again."""
+        """Set the comment; return whether it was done. It wants a lock, which somebody may have for hours (a
+        vacuum, an index that is being made): neither the stream nor another table waits for him, it is tried
+        again."""
         if time.monotonic() < self._again_at.get(table, 0.0):
             return False
         try:
@@ -203,11 +210,11 @@ class TableReloads:
         return True
 
     def _end(self, connection: Connection, reload: Reload) -> None:
-        """Say that the copy is there: in the stream, where that may be said."""
+        """Mark the end of a reload: in the stream, if the role may comment on the table."""
         more = {"table_name": str(reload.name), "rows_exported": reload.rows}
         text = marker_text(self._marker, END, reload.export_id, more)
         if ddl.set_comment(connection, reload.table, text):
-            self._open = [one for one in self._open or () if one is not reload]  # until END is seen
+            self._open = [other for other in self._open or () if other is not reload]  # until END is seen
         else:
             why = "the table is not the role's, or it is gone"
             self._log.info(f"reload: END cannot be set, {why}", table=str(reload.name))

@@ -48,8 +48,8 @@ class Tables:
     # Phases
 
     def add(self, facts: Facts, fresh: frozenset[str] | None) -> TableState:
-        """A table that was not delivered yet. `fresh`: the membership under which the spool has all of its
-        changes from the first on, if there is one."""
+        """Add a table that was not delivered yet. `fresh`: the membership under which the spool has all of
+        its changes from the first on, if there is one."""
         self.hold(facts.id)
         state = TableState(
             key=TableKey(self._source, self._config.name, facts.id),
@@ -70,7 +70,7 @@ class Tables:
     def fail(
         self, state: TableState, error: PenstockError, position: Lsn | None, retry_in: float | None
     ) -> None:
-        """The table stops here; its changes from `position` on wait (None: it was being copied)."""
+        """Stop the table; its changes from `position` on wait (None: it was being copied)."""
         if position is not None:
             self._manifest.register(self._holder(state.key.table), position)
         retry_at = None if retry_in is None else datetime.now(UTC) + timedelta(seconds=retry_in)
@@ -85,7 +85,7 @@ class Tables:
         self.put(failed, error.reason)
 
     def streams(self, state: TableState, why: str) -> None:
-        """From here on its changes come with the stream."""
+        """Record that the table's changes come with the stream from here on."""
         ready = replace(
             state, position=None, snapshot=None, snapshot_lsn=None, error=None, attempts=0, retry_at=None
         )
@@ -93,18 +93,18 @@ class Tables:
         self.release(state.key.table)
 
     def put(self, state: TableState, why: str = "") -> None:
-        known = self._store.table(state.key)
-        if known is None or known.phase is not state.phase:
+        before = self._store.table(state.key)
+        if before is None or before.phase is not state.phase:
             state = replace(state, since=datetime.now(UTC))
             tell = self._log.warning if state.phase is Phase.ERRORED else self._log.info
             tell(f"table {state.phase.value}", table=str(state.name), why=str(state.error or why))
-        if known is None:
+        if before is None:
             self._store.put(state, why)
         else:
             self._store.update(state.key, partial(_still_asked_for, state), why)
 
     def remove(self, state: TableState) -> None:
-        """It is no longer published: what is known of it goes, its data stays."""
+        """Remove a table that is no longer published: what is known of it goes, its data stays."""
         self._log.info("table no longer delivered: it is not published any more", table=str(state.name))
         self._store.remove(state.key)
         self.release(state.key.table)
@@ -112,7 +112,7 @@ class Tables:
     # Holds
 
     def hold(self, table: TableId) -> Lsn:
-        """Keep the table's changes from as early on as the spool has them; where that is."""
+        """Keep the table's changes from as early on as the spool has them; return from where."""
         holder = self._holder(table)
         while True:
             self._manifest.register(holder, self._manifest.retired)
@@ -126,14 +126,14 @@ class Tables:
         self._manifest.register(self._holder(state.key.table), position)
 
     def hold_back(self, state: TableState, position: Lsn) -> bool:
-        """Keep the changes of a table that waits from further back on; whether the spool has them."""
+        """Keep the changes of a table that waits from further back on; return whether the spool has them."""
         return self._manifest.rewind(self._holder(state.key.table), position)
 
     def release(self, table: TableId) -> None:
         self._manifest.forget(self._holder(table))
 
     def release_idle(self) -> None:
-        """At the start: let go of what is held for tables that stream, or are none any more."""
+        """Let go, at the start, of what is held for tables that stream, or are none any more."""
         waiting = {self._holder(state.key.table) for state in self if not state.phase.streams}
         for consumer in self._manifest.consumers():
             if consumer.startswith(f"{self._config.name}/") and consumer not in waiting:
@@ -147,10 +147,10 @@ class Tables:
     def keep_masked(self, state: TableState, name: TableName, detail: Mapping[str, Any]) -> None:
         """Raise what keeps a table from being delivered under this name and with these columns, because a
         rule held for it until now that does not any more."""
-        known = state.detail.get("numbers", {})
+        numbers = state.detail.get("numbers", {})
         rules, others = self.rules(state.name), self.rules(name)
-        error = escaped(rules, others, known, detail.get("numbers", known))
-        left = moved(rules, others, state.name, known or rules.hidden)
+        error = escaped(rules, others, numbers, detail.get("numbers", numbers))
+        left = moved(rules, others, state.name, numbers or rules.hidden)
         if left is not None and not self._config.strict:
             self._log.warning(
                 "table has another name, and its rules do not hold for it any more",
@@ -163,12 +163,13 @@ class Tables:
             raise error.at(table=name)
 
     def tellable(self, events: Sequence[DdlEvent], chosen: Iterable[TableChanges]) -> Sequence[DdlEvent]:
-        """Schema changes as the destination may know them. What a rule hides may stand in the text of a
-        command, as a default, in a check: where rules hide anything, only tables without have their text."""
+        """Return schema changes as the destination may know them. What a rule hides may stand in the text of
+        a command, as a default, in a check: where rules hide anything, only tables without have their
+        text."""
         if not any(any(rules.masks) for rules in self._config.tables.values()):
             return events
         names = {(state.key.table, state.name) for state in self}
-        names |= {(run.delivery.id, run.delivery.table.name) for found in chosen for run in found.runs}
+        names |= {(run.delivery.id, run.delivery.table.name) for changes in chosen for run in changes.runs}
         masked = {table for table, name in names if any(self.rules(name).masks)}
         clear = {table for table, _ in names} - masked
         return [event if event.table in clear else replace(event, command="") for event in events]
@@ -189,15 +190,15 @@ class Tables:
         )
 
 
-def _still_asked_for(state: TableState, known: TableState) -> TableState:
-    """A reload may be asked for at any time: that is forgotten only when the table is to be copied."""
-    if state.phase is Phase.INIT or not known.detail.get(RELOAD):
+def _still_asked_for(state: TableState, stored: TableState) -> TableState:
+    """Keep a request to reload, which may come at any time, until the table is to be copied."""
+    if state.phase is Phase.INIT or not stored.detail.get(RELOAD):
         return state
     return replace(state, detail={**state.detail, RELOAD: True})
 
 
 def to_be_copied(state: TableState) -> TableState:
-    """Whatever became of it so far: from the beginning. Which column was which is still known, so that none
+    """Return the state from the beginning, to be copied. Which column was which is still known, so that none
     escapes its mask by a new name."""
-    known = {key: value for key, value in state.detail.items() if key == "numbers"}
-    return replace(state, phase=Phase.INIT, error=None, detail=known)
+    kept = {key: value for key, value in state.detail.items() if key == "numbers"}
+    return replace(state, phase=Phase.INIT, error=None, detail=kept)

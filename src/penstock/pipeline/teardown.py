@@ -62,7 +62,7 @@ def remove(config: Config) -> Iterator[str]:
 
 
 def _spool(config: Config, source: SourceConfig) -> tuple[Path, WrongSpool | None]:
-    """Where it is, and, if what is there is not ours to remove, why."""
+    """Return where the spool is, and, if what is there is not ours to remove, why."""
     spec = spec_of(config, source)
     try:
         spool = find(spec)
@@ -73,7 +73,7 @@ def _spool(config: Config, source: SourceConfig) -> tuple[Path, WrongSpool | Non
 
 
 def _remove_folder(config: Config) -> None:
-    """The pipeline's own, unless there is something else in it."""
+    """Remove the pipeline's own folder, unless there is something else in it."""
     folder = folder_of(config)
     (folder / LOG).unlink(missing_ok=True)
     with suppress(OSError):

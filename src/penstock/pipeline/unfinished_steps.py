@@ -21,14 +21,14 @@ class Unfinished:
         self._is_stepping = False
 
     def do(self, *steps: Step) -> None:
-        """These, one after the other. Raises what keeps one of them from being done: it stays to be done.
+        """Do the steps one after the other. Raises what keeps one from being done: it stays to be done.
         From within a step: after all that are planned."""
         self._steps.extend(steps)
         if not self._is_stepping:
             self.finish()
 
     def then(self, step: Step) -> None:
-        """From within a step: another one, after all that are planned."""
+        """Plan another step, from within one, after all that are planned."""
         self._steps.append(step)
 
     def finish(self) -> None:

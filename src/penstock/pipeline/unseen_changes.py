@@ -21,7 +21,7 @@ from penstock.pipeline.table_facts import Facts
 
 
 def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
-    """Why the table is to be copied anew, if so; `known` is `Facts.detail` of its copy."""
+    """Return why the table is to be copied anew, if so; `known` is `Facts.detail` of its copy."""
     if "member" in known and now.member.isdisjoint(known["member"]):
         return "it was not published for a while"
     types: Mapping[str, str] = known.get("types", {})
@@ -41,5 +41,5 @@ def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
 
 
 def remember(known: Mapping[str, Any], now: Facts) -> dict[str, Any]:
-    """The same for later, where nothing went unseen."""
+    """Return `known` brought up to date, for later, where nothing went unseen."""
     return {**known, "member": sorted(now.member), "leaves": dict(now.leaves), "types": dict(now.types)}

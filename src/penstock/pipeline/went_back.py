@@ -25,27 +25,27 @@ WHY = "the destination does not have what it had"
 
 
 def go_on_from(stream: Stream, manifest: Manifest, there: Lsn | None) -> Lsn:
-    """Where the stream goes on, `there` being where the destination stands; with every table in a state that
-    fits to it."""
+    """Return where the stream goes on, `there` being where the destination stands; put every table in a state
+    that fits to it."""
     recorded = stream.target.recorded(stream.feed.name)
     reached_back = there is not None and manifest.rewind(stream.config.name, there)
     for state in list(stream.tables):
-        known = recorded.get(state.key.table)
-        if known is None and state.phase is Phase.INIT:
+        record = recorded.get(state.key.table)
+        if record is None and state.phase is Phase.INIT:
             continue
-        if there is None or known is None or not (reached_back and _goes_on(stream, state, known, there)):
+        if there is None or record is None or not (reached_back and _goes_on(stream, state, record, there)):
             stream.copy_anew(state, WHY, there or ZERO)
     return there if there is not None and reached_back else stream.position
 
 
-def _goes_on(stream: Stream, state: TableState, known: Recorded, there: Lsn) -> bool:
+def _goes_on(stream: Stream, state: TableState, record: Recorded, there: Lsn) -> bool:
     """Whether the table needs no new copy; one that waits does so from where it stands."""
-    is_same = known.copy == state.copy and stream.changes.has_followed(state, known.version)
+    is_same = record.copy == state.copy and stream.changes.has_followed(state, record.version)
     if not is_same or state.snapshot is not None:
         return False
     if state.phase.streams:
         return True
-    position = known.position or there
+    position = record.position or there
     if state.phase is not Phase.ERRORED or not stream.tables.hold_back(state, position):
         return False
     stream.tables.put(replace(state, position=position))

@@ -50,26 +50,26 @@ class Transform:
         return self.imaging.delivered
 
     def texts(self) -> list[Value]:
-        """The computed columns as PostgreSQL reads them."""
+        """Return the computed columns as PostgreSQL reads them."""
         columns = zip(self.delivered.columns, self.imaging.taken, strict=True)
         types = [column.type for column, place in columns if place is None]
-        return [made.text(type) for made, type in zip(self.computed, types, strict=True)]
+        return [expression.text(type) for expression, type in zip(self.computed, types, strict=True)]
 
 
 class Analysis:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._by_case: SparkSession | None = None
-        self._known: dict[tuple[TableSchema, str], Transform] = {}
+        self._transforms: dict[tuple[TableSchema, str], Transform] = {}
         for name in _LOGGERS:  # pyspark logs what it raises, with all of the JVM's stack
             PySparkLogger.getLogger(name).disabled = True
 
     def of(self, rules: DestinationTable, source: TableSchema) -> Transform:
-        """Raises `TransformRefused` where the rules do not fit the table."""
+        """Return the transform; raise `TransformRefused` where the rules do not fit the table."""
         key = source, rules.model_dump_json()
-        if key not in self._known:
-            self._known[key] = refusing(source, lambda: self._transform(rules, source))
-        return self._known[key]
+        if key not in self._transforms:
+            self._transforms[key] = refusing(source, lambda: self._transform(rules, source))
+        return self._transforms[key]
 
     def _transform(self, rules: DestinationTable, source: TableSchema) -> Transform:
         check(rules, source)
@@ -77,22 +77,26 @@ class Analysis:
         fields = [pa.field(column.name, arrow_type(column.type)) for column in source.columns]
         empty = self.session(source).createDataFrame([], spark_schema(pa.schema(fields)))
         condition = refusing(source, lambda: examine_condition(empty, rules.where or "true"), rule="where")
-        found = {
-            name: refusing(source, partial(examine, empty, said), rule=f"set.{name}")
-            for name, said in fitting.set.items()
+        computed = {
+            name: refusing(source, partial(examine, empty, text), rule=f"set.{name}")
+            for name, text in fitting.set.items()
         }
         kept = [(c, place) for place, c in enumerate(source.columns) if c.name not in fitting.drop]
         full = source.identity is ReplicaIdentity.FULL
-        new = [Column(name, TEXT, full) for name in found if name not in source.column_names]
-        given = [*(c for c, _ in kept), *new]
-        columns = tuple(found[c.name].column(c) if c.name in found else c for c in given)
-        taken = (*(None if c.name in found else place for c, place in kept), *(None for _ in new))
-        needed = sorted({place for made in (condition, *found.values()) for place in made.reads})
+        new = [Column(name, TEXT, full) for name in computed if name not in source.column_names]
+        delivered = [*(c for c, _ in kept), *new]
+        columns = tuple(computed[c.name].column(c) if c.name in computed else c for c in delivered)
+        taken = (*(None if c.name in computed else place for c, place in kept), *(None for _ in new))
+        needed = sorted(
+            {place for expression in (condition, *computed.values()) for place in expression.reads}
+        )
         imaging = Imaging(source, replace(source, columns=columns), tuple(needed), taken)
-        return Transform(rules, source, imaging, tuple(found[c.name] for c in given if c.name in found))
+        return Transform(
+            rules, source, imaging, tuple(computed[c.name] for c in delivered if c.name in computed)
+        )
 
     def session(self, source: TableSchema) -> SparkSession:
-        """Where columns differ by nothing but case, the one in which case tells them apart."""
+        """Return the session; where columns differ by nothing but case, one in which case matters."""
         if len({name.casefold() for name in source.column_names}) == len(source.columns):
             return self._spark
         if self._by_case is None:
@@ -104,14 +108,14 @@ class Analysis:
         return self._by_case
 
     def findings(self, destination: DestinationConfig, tables: Iterable[TableSchema]) -> Iterator[Finding]:
-        """What Spark has against the expressions of rules that are right otherwise."""
+        """Return what Spark has against the expressions of rules that are right otherwise."""
         for glob, taken in applied(destination, tables).items():
             rules = destination.tables[glob]
             for table in taken if rules.where is not None or rules.set else ():
                 try:
                     check(rules, table)
                 except TransformRefused:
-                    continue  # it was found without Spark
+                    continue  # `rules.findings` tells of it
                 try:
                     self.of(rules, table)
                 except TransformRefused as error:
@@ -120,12 +124,12 @@ class Analysis:
 
 
 def refusing(source: TableSchema, work: Callable[[], Made], **where: str) -> Made:
-    """What Spark says of an expression is an error of the table's. What a task says may be ours; if it is
+    """Raise what Spark says of an expression as an error of the table. What a task says may be ours; if it is
     not, something happened to the task."""
     try:
         return _explained(work)
     except PenstockError as error:
-        error.where.pop("value", None)  # it is of a row, and this is remembered and logged
+        error.where.pop("value", None)  # a row's value: the error is stored and logged
         raise error.at(table=source.name, **where) from None
 
 
@@ -139,7 +143,7 @@ def _explained(work: Callable[[], Made]) -> Made:
                 raise
             raise from_dict(json.loads(carried[1])) from None
         except PySparkException as error:
-            said = (error.getMessage() or str(error)).splitlines()[0]
+            message = (error.getMessage() or str(error)).splitlines()[0]
             if is_of_a_value(error):
-                said = f"{error.getCondition() or 'a value'}, for a value of a row"
-            raise TransformRefused(f"Spark SQL refuses it: {said[:500]}") from None
+                message = f"{error.getCondition() or 'a value'}, for a value of a row"
+            raise TransformRefused(f"Spark SQL refuses it: {message[:500]}") from None

@@ -56,7 +56,7 @@ class Expression:
         return f.expr(self.said)
 
     def column(self, like: Column) -> Column:
-        """The column that holds it: of the type of the source's column where the expression keeps that."""
+        """Return the column that holds it: of the source column's type where the expression keeps that."""
         if isinstance(self.type, sql.NullType) or self._keeps(like.type):
             return like
         if isinstance(self.type, sql.DecimalType):
@@ -69,42 +69,42 @@ class Expression:
             )
         return replace(like, type=_TYPES[type(self.type)])
 
-    def _keeps(self, given: ColumnType) -> bool:
-        before = spark_type(arrow_type(given))
+    def _keeps(self, column_type: ColumnType) -> bool:
+        before = spark_type(arrow_type(column_type))
         if isinstance(before, sql.ArrayType) and isinstance(self.type, sql.ArrayType):
             return before.elementType == self.type.elementType
-        return before == self.type and given.base.name not in _LIMITED
+        return before == self.type and column_type.base.name not in _LIMITED
 
-    def text(self, given: ColumnType) -> Value:
-        """Its value as the text of a value of this type."""
-        inner = given.base.inner
+    def text(self, column_type: ColumnType) -> Value:
+        """Return its value as the text of a value of this type."""
+        inner = column_type.base.inner
         if isinstance(self.type, sql.ArrayType) and inner is not None:
             return _array(self.value, self.type.elementType, delimiter(inner) or ",")
         return _text(self.value, self.type)
 
 
-def examine(rows: DataFrame, said: str) -> Expression:
-    """An expression over these columns. Raises what Spark has against it."""
-    return _examined(rows.select(f.expr(said)), said)
+def examine(rows: DataFrame, text: str) -> Expression:
+    """Return an expression over these columns; raise what Spark has against it."""
+    return _examined(rows.select(f.expr(text)), text)
 
 
-def examine_condition(rows: DataFrame, said: str) -> Expression:
-    rows.where(said)  # Spark says it if it is none
-    return examine(rows, said)
+def examine_condition(rows: DataFrame, text: str) -> Expression:
+    rows.where(text)  # raises if it is no condition
+    return examine(rows, text)
 
 
-def _examined(selected: DataFrame, said: str) -> Expression:
+def _examined(selected: DataFrame, text: str) -> Expression:
     plan = cast(ClassicFrame, selected)._jdf.queryExecution().analyzed()
     source = plan.children().head()
     if plan.nodeName() != "Project" or source.children().nonEmpty() or len(selected.schema) != 1:
         raise TransformRefused("an expression has one value for one row: it cannot look at other rows")
     there, read = source.output(), plan.references()
     reads = tuple(place for place in range(there.size()) if read.contains(there.apply(place)))
-    return Expression(said, reads, selected.schema[0].dataType)
+    return Expression(text, reads, selected.schema[0].dataType)
 
 
-def _text(value: Value, given: sql.DataType) -> Value:
-    match given:
+def _text(value: Value, value_type: sql.DataType) -> Value:
+    match value_type:
         case sql.BooleanType():
             return f.when(value, "t").when(~value, "f")
         case sql.BinaryType():
@@ -128,8 +128,8 @@ def _dated(value: Value, zone: str = "") -> Value:
 
 
 def _array(value: Value, element: sql.DataType, separator: str) -> Value:
-    def quoted(one: Value) -> Value:
-        escaped = f.regexp_replace(_text(one, element), r'(["\\])', r"\\$1")
+    def quoted(item: Value) -> Value:
+        escaped = f.regexp_replace(_text(item, element), r'(["\\])', r"\\$1")
         return f.coalesce(f.concat(f.lit('"'), escaped, f.lit('"')), f.lit("NULL"))
 
     return f.concat(f.lit("{"), f.array_join(f.transform(value, quoted), separator), f.lit("}"))

@@ -57,11 +57,11 @@ class Imaging:
     taken: tuple[int | None, ...]
     """For each delivered column its place in the source's row; None: it is computed."""
 
-    # There
+    # From changes to images
 
     @property
     def schema(self) -> pa.Schema:
-        """The change as it is, whether the image is the old one, and the columns that are needed."""
+        """Return the schema of images: the change, whether the image is the old one, the columns needed."""
         columns = [self.source.columns[place] for place in self.needed]
         fields = [pa.field(column.name, arrow_type(column.type)) for column in columns]
         change = [pa.field(name, _spark_has(field.type)) for name, field in zip(CHANGE, SCHEMA, strict=True)]
@@ -72,7 +72,8 @@ class Imaging:
             yield self.images_of(rows)
 
     def images_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Each image carries its own row only, and the new one the old key if there is no old image."""
+        """Return the images of changes: each has its own row only, the new one the old key if there is no old
+        image."""
         truncate, full = (
             rows["op"].to_numpy() == Op.TRUNCATE,
             rows["before_kind"].to_numpy() == BeforeKind.FULL,
@@ -81,15 +82,15 @@ class Imaging:
         after = completed(sent, len(self.source.columns))
         unsent = _unless(full, rows["unchanged"])  # the old row has them
         self._refuse_unsent(rows, unsent)
-        said = pc.if_else(pa.array(truncate), rows["after"], after) if truncate.any() else after
+        new_after = pc.if_else(pa.array(truncate), rows["after"], after) if truncate.any() else after
         new = self._images(
-            _with(rows, before=_unless(full, rows["before"]), after=said, unchanged=unsent), after
+            _with(rows, before=_unless(full, rows["before"]), after=new_after, unchanged=unsent), after
         )
         if not full.any():
             return new
-        told = rows.filter(pa.array(full))
-        bare = _with(told, after=_nulls(told, "after"), unchanged=_nulls(told, "unchanged"))
-        old = self._images(bare, told["before"], old=True)
+        with_old = rows.filter(pa.array(full))
+        bare = _with(with_old, after=_nulls(with_old, "after"), unchanged=_nulls(with_old, "unchanged"))
+        old = self._images(bare, with_old["before"], old=True)
         of_change = np.concatenate([np.arange(len(rows)), np.flatnonzero(full)])
         return pa.concat_batches([new, old]).take(pa.array(np.argsort(of_change, kind="stable")))
 
@@ -116,10 +117,10 @@ class Imaging:
                 remedy="Run `alter table … replica identity full` at the source, then `penstock retry`",
             )
 
-    # Back again
+    # From images to changes
 
     def changes(self, images: pa.RecordBatch) -> pa.RecordBatch:
-        """Images with what Spark SQL said of them, as changes of the delivered table."""
+        """Return images, with what Spark SQL said of them, as changes of the delivered table."""
         judged = _Judged.of(images)
         rows = pa.RecordBatch.from_arrays(
             [
@@ -128,7 +129,7 @@ class Imaging:
             ],
             schema=SCHEMA,
         )
-        given = {
+        columns = {
             "schema_version": pa.repeat(pa.scalar(self.delivered.version, pa.int32()), len(rows)),
             "op": pa.array(judged.becomes, pa.int8()),
             "before_kind": pa.array(judged.before_kind(rows), pa.int8()),
@@ -136,7 +137,7 @@ class Imaging:
             "after": self._after(rows, judged, images),
             "unchanged": self._unsent(_unless(~judged.new, rows["unchanged"])),
         }
-        return _with(rows, **given)
+        return _with(rows, **columns)
 
     def _before(self, rows: pa.RecordBatch, judged: _Judged, images: pa.RecordBatch) -> pa.ListArray:
         whole = np.flatnonzero(judged.was)
@@ -159,26 +160,26 @@ class Imaging:
         )
 
     def _rows(self, images: pa.RecordBatch, side: str, at: Ints) -> pa.ListArray:
-        """The rows of these images as they are delivered."""
-        given = RowColumns(images[f"_penstock_{side}"].take(pa.array(at)), len(self.source.columns))
+        """Return the rows of these images as they are delivered."""
+        sent = RowColumns(images[f"_penstock_{side}"].take(pa.array(at)), len(self.source.columns))
         computed = RowColumns(images[COMPUTED].take(pa.array(at)), self.taken.count(None))
-        first, first_computed = given.first, len(given.values) + computed.first
-        made = iter(range(computed.width))
-        columns = [first_computed + next(made) if place is None else first + place for place in self.taken]
-        values = pa.concat_arrays([given.values, computed.values.cast(pa.string())])
+        first, first_computed = sent.first, len(sent.values) + computed.first
+        numbers = iter(range(computed.width))
+        columns = [first_computed + next(numbers) if place is None else first + place for place in self.taken]
+        values = pa.concat_arrays([sent.values, computed.values.cast(pa.string())])
         return _lists(values.take(pa.array(_by_row(columns))), len(at), len(columns))
 
     def _keys(self, lists: pa.ListArray) -> pa.ListArray:
-        """Of rows, their key only. Computed columns are never part of it."""
-        given = RowColumns(lists, len(self.source.columns))
+        """Return the rows with their key only. Computed columns are never part of it."""
+        rows = RowColumns(lists, len(self.source.columns))
         key = [column.key for column in self.delivered.columns]
         places = [place if k and place is not None else -1 for k, place in zip(key, self.taken, strict=True)]
-        columns = [np.where(place < 0, -1, given.first + place) for place in places]
+        columns = [np.where(place < 0, -1, rows.first + place) for place in places]
         index = _by_row(columns)
-        return _lists(given.values.take(pa.array(index, mask=index < 0)), len(lists), len(columns))
+        return _lists(rows.values.take(pa.array(index, mask=index < 0)), len(lists), len(columns))
 
     def _unsent(self, unchanged: pa.ListArray) -> pa.ListArray:
-        """The places of columns that were not sent, where they are delivered."""
+        """Return the places of columns that were not sent, where they are delivered."""
         delivered_at = np.full(len(self.source.columns), -1, np.int32)
         for new, place in enumerate(self.taken):
             if place is not None:
@@ -214,13 +215,13 @@ class _Judged:
         )
         at = np.flatnonzero(~is_old[:-1])
         op = images["_penstock_op"].to_numpy()[at].astype(np.int8)
-        told = is_old[at + 1]
-        was = told & passes[at + 1]
+        has_old = is_old[at + 1]
+        was = has_old & passes[at + 1]
         new = passes[at] & (op != Op.DELETE) & (op != Op.TRUNCATE)
-        gone = ~new & (op == Op.UPDATE) & (was | ~told)
-        kept = new | gone | (op == Op.TRUNCATE) | ((op == Op.DELETE) & (was | ~told))
-        becomes = np.where(gone, np.int8(Op.DELETE), np.where(new & told & ~was, np.int8(Op.INSERT), op))
-        return cls(at[kept], becomes[kept], new[kept], told[kept], was[kept], gone[kept])
+        gone = ~new & (op == Op.UPDATE) & (was | ~has_old)
+        kept = new | gone | (op == Op.TRUNCATE) | ((op == Op.DELETE) & (was | ~has_old))
+        becomes = np.where(gone, np.int8(Op.DELETE), np.where(new & has_old & ~was, np.int8(Op.INSERT), op))
+        return cls(at[kept], becomes[kept], new[kept], has_old[kept], was[kept], gone[kept])
 
     def before_kind(self, rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
         entered, by_key = self.told & ~self.was, self.gone & ~self.told
@@ -240,9 +241,9 @@ def _nulls(rows: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _with(rows: pa.RecordBatch, **columns: pa.Array) -> pa.RecordBatch:
-    """The rows with these columns in the place of theirs."""
-    found = [columns.get(name, rows[name]) for name in rows.schema.names]
-    return pa.RecordBatch.from_arrays(found, schema=rows.schema)
+    """Return the rows with these columns in the place of theirs."""
+    arrays = [columns.get(name, rows[name]) for name in rows.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=rows.schema)
 
 
 def _by_row(columns: Sequence[Ints]) -> Ints:
@@ -254,7 +255,7 @@ def _lists(values: pa.StringArray, rows: int, width: int) -> pa.ListArray:
 
 
 def _placed(count: int, pieces: Sequence[tuple[Ints, pa.ListArray]]) -> pa.ListArray:
-    """The lists of each piece at its rows; null at the others."""
+    """Return the lists of each piece at its rows; null at the others."""
     at = np.full(count, -1, np.int64)
     at[np.concatenate([rows for rows, _ in pieces])] = np.arange(sum(len(rows) for rows, _ in pieces))
     return pa.concat_arrays([lists for _, lists in pieces]).take(pa.array(at, mask=at < 0))
@@ -270,7 +271,7 @@ def _spark_has(type: pa.DataType) -> pa.DataType:
 def write_segment(
     imaging: Imaging, folder: Path, images: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write a task's changes as one segment, and tell of it: file, row groups, rows."""
+    """Write a task's changes as one segment; yield its file, row groups and rows."""
     changes = [imaging.changes(batch) for batch in whole_changes(images)]
     if sum(batch.num_rows for batch in changes):
         path = folder / f"{uuid.uuid4().hex}.arrow"
@@ -283,7 +284,7 @@ def write_segment(
 
 
 def whole_changes(images: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows, cut so that the two images of a change are never parted.
+    """Yield the same rows, cut so that the two images of a change are never parted.
 
     Only a new image at the very end of a batch may have its old one in the next: that row alone waits.
     """

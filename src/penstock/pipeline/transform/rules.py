@@ -41,7 +41,7 @@ class Finding:
 
 
 def applied(destination: DestinationConfig, tables: Iterable[TableSchema]) -> dict[str, list[TableSchema]]:
-    """For each entry the tables that it is the rule of: those that no earlier one has taken."""
+    """Return, for each entry, the tables that it is the rule of: those that no earlier one has taken."""
     taken: dict[str, list[TableSchema]] = {glob: [] for glob in destination.tables}
     for table in tables:
         first = next((glob for glob in taken if matches(glob, table.name)), None)
@@ -51,31 +51,33 @@ def applied(destination: DestinationConfig, tables: Iterable[TableSchema]) -> di
 
 
 def findings(destination: DestinationConfig, tables: Iterable[TableSchema]) -> list[Finding]:
-    """Everything that can be said against the rules without looking into their expressions."""
-    known = list(tables)
-    found = []
-    for glob, taken in applied(destination, known).items():
+    """Return everything that is wrong with the rules, without looking into their expressions."""
+    schemas = list(tables)
+    problems = []
+    for glob, taken in applied(destination, schemas).items():
         rules = destination.tables[glob]
         if taken:
-            found += [Finding(glob, said) for said in _unfit(rules, taken)]
-            found += [Finding(glob, said, certain=False) for said in _doubtful(rules, taken)]
+            problems += [Finding(glob, reason) for reason in _unfit(rules, taken)]
+            problems += [Finding(glob, reason, certain=False) for reason in _doubtful(rules, taken)]
         else:
-            found.append(Finding(glob, _matches_nothing(destination, glob, [table.name for table in known])))
-    return found
+            problems.append(
+                Finding(glob, _matches_nothing(destination, glob, [table.name for table in schemas]))
+            )
+    return problems
 
 
 def has_expressions(destination: DestinationConfig) -> bool:
     return any(rules.where is not None or rules.set for rules in destination.tables.values())
 
 
-def refuse(destination: DestinationConfig, found: Iterable[Finding]) -> list[Finding]:
+def refuse(destination: DestinationConfig, problems: Iterable[Finding]) -> list[Finding]:
     """Raise what keeps the destination from being delivered to; return what is only to be told."""
-    told = list(found)
-    wrong = [finding for finding in told if finding.certain]
+    reported = list(problems)
+    wrong = [finding for finding in reported if finding.certain]
     if wrong and destination.strict:
-        said = "\n".join(f"destination {destination.name}: {finding}" for finding in wrong)
-        raise ConfigError(said, remedy=REMEDY)
-    return told
+        message = "\n".join(f"destination {destination.name}: {finding}" for finding in wrong)
+        raise ConfigError(message, remedy=REMEDY)
+    return reported
 
 
 def check(rules: DestinationTable, source: TableSchema) -> None:
@@ -105,8 +107,8 @@ def check(rules: DestinationTable, source: TableSchema) -> None:
 def escaped(
     rules: DestinationTable, others: DestinationTable, was: Mapping[str, int], now: Mapping[str, int]
 ) -> TransformRefused | None:
-    """A column whose values the rules keep back and the others, which hold now, would let out: it has another
-    name than when it was delivered last. Columns are told apart by the catalog's numbers."""
+    """Return the error that a column, kept back by the rules, would be let out by the others, which hold now:
+    it has another name than when it was delivered last. Columns are told apart by the catalog's numbers."""
     called = {number: column for column, number in now.items()}
     for column in sorted(rules.hidden & was.keys()):
         name = called.get(was[column], column)
@@ -122,7 +124,7 @@ def escaped(
 def moved(
     rules: DestinationTable, others: DestinationTable, was: TableName, columns: Collection[str]
 ) -> TransformRefused | None:
-    """A table of these columns that has left its rules by another name, under which others let more out."""
+    """Return the error that a table left its rules by another name, under which others let more out."""
     kept = rules.hidden.intersection(columns) <= others.hidden
     if kept and rules.where in (None, others.where):
         return None
@@ -150,7 +152,7 @@ def _unfit(rules: DestinationTable, taken: list[TableSchema]) -> Iterable[str]:
 
 
 def _doubtful(rules: DestinationTable, taken: list[TableSchema]) -> Iterable[str]:
-    """A new column is as right as a mask; one that is nearly called as a column of the table may be meant
+    """Yield doubts: a new column is as right as a mask; one whose name is close to a column's may be meant
     for that."""
     for table in taken:
         for name in rules.set if not rules.for_many else ():

@@ -46,16 +46,17 @@ class Transforms:
         self.clean_up()
 
     def of(self, rules: DestinationTable, source: TableSchema) -> Transform | None:
-        """None where the table arrives as it is."""
+        """Return the transform of a table; None where the table arrives as it is."""
         if not any(rules.masks):
             return None
-        transform = self._analysis.of(rules, source)  # that the rules fit is said even if they do nothing
+        # Raises if the rules do not fit, even if they do nothing.
+        transform = self._analysis.of(rules, source)
         return transform if any(rules.on(source.column_names).masks) else None
 
     # In the stream
 
     def changes(self, rules: DestinationTable, changes: TableChanges) -> TableChanges:
-        """The same changes as the destination is to see them. What was made of the table's earlier ones
+        """Return the changes as the destination is to see them. What was made of the table's earlier ones
         goes: they have been written, or are being made again here."""
         self._remove(changes)
         try:
@@ -90,7 +91,8 @@ class Transforms:
         read = partial(_read_images, transform.imaging, changes, units)
         images = numbers.mapInArrow(read, spark_schema(transform.imaging.schema))
         write = partial(write_segment, transform.imaging, folder)
-        found = judged(images, transform).mapInArrow(write, _WRITTEN).collect()  # in the order of the changes
+        # In the order of the changes:
+        written = judged(images, transform).mapInArrow(write, _WRITTEN).collect()
         return tuple(
             Slice(
                 path=folder / row.file,
@@ -100,7 +102,7 @@ class Transforms:
                 table=transform.delivered,
                 after=None,
             )
-            for row in found
+            for row in written
         )
 
     def _of_table(self, changes: TableChanges) -> Path:
@@ -140,7 +142,7 @@ class Transforms:
 
 
 def judged(images: DataFrame, transform: Transform) -> DataFrame:
-    """The changes with what the expressions say of their images. Of what only stands in for an image
+    """Return the changes with what the expressions say of their images. Of what only stands in for an image
     nothing is asked, and of one that fails nothing is computed."""
     real = f.col(OLD) | ~f.col("_penstock_op").isin(int(Op.DELETE), int(Op.TRUNCATE))
     passes = f.coalesce(f.expr(transform.rules.where or "true"), f.lit(False))
@@ -171,11 +173,11 @@ def _read_images(
 
 
 def _followed(change: SchemaChange | None, rules: DestinationTable) -> SchemaChange | None:
-    """Of a change of the source's table what concerns the delivered one."""
+    """Return of a change of the source's schema what concerns the delivered one."""
     if change is None:
         return None
     left_out = rules.hidden
-    stays = frozenset(rules.drop) if rules.for_many else left_out  # by name, `set` makes it anew
+    stays = frozenset(rules.drop) if rules.for_many else left_out  # `set` makes it anew, by its name
     return SchemaChange(
         added=tuple((column, value) for column, value in change.added if column.name not in left_out),
         dropped=tuple(name for name in change.dropped if name not in stays),
