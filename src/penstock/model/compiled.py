@@ -34,7 +34,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     try:
         return _compiled(function, keep=True)
-    except RuntimeError:  # Numba has no class of its own for it; what else is wrong is so again below
+    except RuntimeError:  # no place for the cache, most likely; any other error is raised again below
         pass
     folder = own_folder()
     if folder is None:
@@ -60,17 +60,17 @@ class _Cache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except Exception:  # unpickling raises anything; what else is wrong is so again when it compiles
+        except Exception:  # unpickling raises anything; any other error is raised again in compiling
             self.flush()  # type: ignore[no-untyped-call]
             return None
 
 
 @cache
 def own_folder() -> Path | None:
-    """A folder for what is compiled, with other temporary files; None if it cannot be ours alone."""
+    """Make a folder for what is compiled, with other temporary files; None if it cannot be ours alone."""
     base = Path(tempfile.gettempdir(), f"penstock-{os.geteuid()}")
     if private.claim(base) and private.claim(base / "numba"):
         return base / "numba"
-    said = f"{base} cannot be made, or is not ours alone: each process compiles its functions anew, a minute"
-    print(f"penstock: {said}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
+    why = f"{base} cannot be made, or is not ours alone: each process compiles its functions anew, a minute"
+    print(f"penstock: {why}. Set NUMBA_CACHE_DIR to a folder of your own", file=sys.stderr)
     return None

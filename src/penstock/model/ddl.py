@@ -51,7 +51,7 @@ class Marker:
 
     @classmethod
     def of(cls, event: DdlEvent, prefix: str) -> Marker | RefusedMarker | None:
-        """The marker that an event is, if it is one, or why it cannot be followed."""
+        """Return the event as a marker, if it is one, or why it cannot be followed."""
         if event.table is None or event.comment is None or not event.comment.startswith(prefix):
             return None
         text = event.comment.removeprefix(prefix)
@@ -80,22 +80,23 @@ class _Wrong(ValueError):
 def _read(lsn: Lsn, table: TableId, text: str) -> Marker:
     if len(text) > LONGEST_MARKER:
         raise _Wrong(f"it has more than {LONGEST_MARKER} characters")
-    said = json.loads(text, object_pairs_hook=_flat, parse_constant=_no_constant)
-    if not isinstance(said, dict):
+    document = json.loads(text, object_pairs_hook=_flat, parse_constant=_no_constant)
+    if not isinstance(document, dict):
         raise _Wrong("it is no JSON object")
-    for key, value in said.items():
+    for key, value in document.items():
         if isinstance(value, dict | list):
             raise _Wrong(f"a value of `{key[:40]}` that holds others is not expected")
-    if said.get("action") not in (START, END):
+    if document.get("action") not in (START, END):
         raise _Wrong(f"`action` is neither {START} nor {END}")
-    given, external, snapshot = said.get("export_id"), said.get("external", False), said.get("snapshot")
-    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_ID:
+    id_text, external = document.get("export_id"), document.get("external", False)
+    snapshot = document.get("snapshot")
+    if not isinstance(id_text, str) or not 0 < len(id_text) <= LONGEST_ID:
         raise _Wrong(f"`export_id` is not a text of at most {LONGEST_ID} characters")
     if not isinstance(external, bool):
         raise _Wrong("`external` is neither true nor false")
     if snapshot is not None:
         _check_snapshot(snapshot)
-    return Marker(lsn, table, said["action"], export_id(given, table), external, snapshot)
+    return Marker(lsn, table, document["action"], export_id(id_text, table), external, snapshot)
 
 
 def _flat(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,19 +109,19 @@ def _no_constant(name: str) -> Any:
     raise _Wrong(f"{name} is not JSON")
 
 
-def _check_snapshot(given: object) -> None:
+def _check_snapshot(snapshot: object) -> None:
     try:
-        Visibility.parse(given if isinstance(given, str) else "")
+        Visibility.parse(snapshot if isinstance(snapshot, str) else "")
     except ValueError:
         raise _Wrong("`snapshot` is not what pg_current_snapshot() says") from None
 
 
-def export_id(given: str, table: TableId) -> uuid.UUID:
-    """As it is, or, of one that is no UUID, always the same one for a table: another table's is another."""
+def export_id(text: str, table: TableId) -> uuid.UUID:
+    """Return the text as a UUID; for one that is none, always the same UUID for the same table."""
     try:
-        return uuid.UUID(given)
+        return uuid.UUID(text)
     except ValueError:
-        return text_id(given, table)
+        return text_id(text, table)
 
 
 def text_id(text: str, table: TableId) -> uuid.UUID:

@@ -61,8 +61,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def network(folder: Path) -> str | None:
-    """The kind of network file system that a folder, which need not exist yet, is or would be on; None: it is
-    local, or that is not told."""
+    """Return the kind of network file system that a folder, which need not exist yet, is or would be on;
+    None: it is local, or that is not told."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:
@@ -72,7 +72,7 @@ def network(folder: Path) -> str | None:
 
 
 def kind_of(mounts: str, path: str) -> str | None:
-    """What the innermost mount above a path is: of several in one place the last one is on top."""
+    """Return the kind of the innermost mount above a path: of several in one place the last is on top."""
     innermost, kind = -1, None
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")

@@ -20,10 +20,10 @@ class Lsn:
 
     @classmethod
     def parse(cls, text: str) -> Lsn:
-        found = _TEXT.fullmatch(text.strip())
-        if found is None:
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
             raise ValueError(f"{text!r} is not an LSN; one looks like 16/B374D848")
-        return cls(int(found[1], 16) << 32 | int(found[2], 16))
+        return cls(int(match[1], 16) << 32 | int(match[2], 16))
 
     def __str__(self) -> str:
         return f"{self.value >> 32:X}/{self.value & 0xFFFFFFFF:X}"

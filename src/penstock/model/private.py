@@ -48,12 +48,12 @@ def file(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open(…, opener=opener)` and by itself: the file is ours alone, or becomes so; never a link."""
+    """Open a file (also as `open(…, opener=opener)`) that is ours alone, or becomes so; never a link."""
     handle = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE)
     try:
-        found = os.fstat(handle)
-        _check_owner(found, Path(path))
-        if found.st_mode & _PERMISSIONS != FILE:
+        status = os.fstat(handle)
+        _check_owner(status, Path(path))
+        if status.st_mode & _PERMISSIONS != FILE:
             os.fchmod(handle, FILE)
     except BaseException:
         os.close(handle)
@@ -62,20 +62,20 @@ def opener(path: str, flags: int) -> int:
 
 
 def tighten(path: Path) -> None:
-    """All that is in a folder, as an earlier version, or somebody else, may have left it. What a link of ours
+    """Make all that is in a folder ours alone: an earlier version may have left it open. What a link of ours
     leads to is left alone."""
     for within, folders, files in os.walk(path):
         for name, mode in (*((name, FOLDER) for name in folders), *((name, FILE) for name in files)):
             place = Path(within, name)
             with suppress(FileNotFoundError):  # others of ours use the folder, too
-                found = place.lstat()
-                _check_owner(found, place)
-                if not stat.S_ISLNK(found.st_mode):
+                status = place.lstat()
+                _check_owner(status, place)
+                if not stat.S_ISLNK(status.st_mode):
                     _settle(place, mode)
 
 
 def tighten_file(path: Path) -> None:
-    """A file of an earlier version, if it is there and ours."""
+    """Make a file of an earlier version ours alone, if it is there and ours."""
     with suppress(FileNotFoundError, NotPrivate):
         _settle(path, FILE)
 
@@ -94,15 +94,15 @@ def look(path: Path) -> None:
 def is_ours_alone(path: Path) -> bool:
     """Whether nobody else can have written there: it is ours, no link, and only we may write to it."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return False
-    may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return found.st_uid == os.geteuid() and not stat.S_ISLNK(found.st_mode) and not may_write
+    may_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid == os.geteuid() and not stat.S_ISLNK(status.st_mode) and not may_write
 
 
 def claim(path: Path) -> bool:
-    """Make a folder in which programs are kept that we run, if it is missing; whether it is ours alone. One
+    """Make a folder for programs that we run, if it is missing; return whether it is ours alone. One
     that anybody else could have written to is not tightened: it is too late for that."""
     try:
         if not os.path.lexists(path):
@@ -113,7 +113,7 @@ def claim(path: Path) -> bool:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Every folder on the way to it, from the root on."""
+    """Return every folder on the way to it, from the root on."""
     path = path.absolute()
     yield from (*reversed(path.parents), path)
 
@@ -133,24 +133,24 @@ def _make(path: Path, *, ours_by_name: bool) -> None:
 
 
 def _settle(path: Path, mode: int) -> None:
-    link, found = path.lstat(), path.stat()
-    if stat.S_ISDIR(found.st_mode) != (mode == FOLDER):
+    link, status = path.lstat(), path.stat()
+    if stat.S_ISDIR(status.st_mode) != (mode == FOLDER):
         raise NotPrivate(f"it is {'no' if mode == FOLDER else 'a'} folder", file=path)
     if link.st_uid != 0:  # an administrator may put a link there
         _check_owner(link, path)
-    _check_owner(found, path)
-    if found.st_mode & _PERMISSIONS != mode:
-        path.chmod(stat.S_IMODE(found.st_mode) & ~_PERMISSIONS | mode)
+    _check_owner(status, path)
+    if status.st_mode & _PERMISSIONS != mode:
+        path.chmod(stat.S_IMODE(status.st_mode) & ~_PERMISSIONS | mode)
 
 
-def _check_owner(found: os.stat_result, path: Path) -> None:
-    if found.st_uid != os.geteuid():
-        raise NotPrivate(f"it belongs to {_user(found.st_uid)}, and this process is {_user()}", file=path)
+def _check_owner(status: os.stat_result, path: Path) -> None:
+    if status.st_uid != os.geteuid():
+        raise NotPrivate(f"it belongs to {_user(status.st_uid)}, and this process is {_user()}", file=path)
 
 
 def _check_above(above: Path) -> None:
-    found = above.stat()
-    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+    status = above.stat()
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
         raise NotPrivate(
             "everybody may write to the folder, and put something else in the place of ours",
             file=above,

@@ -38,10 +38,10 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Without a schema it is a table of `public`."""
-        found = _NAME.fullmatch(text)
-        assert found is not None
-        return cls(literal(found[1] or "public"), literal(found[2]))
+        """Read a table's name; without a schema it is a table of `public`."""
+        match = _NAME.fullmatch(text)
+        assert match is not None
+        return cls(literal(match[1] or "public"), literal(match[2]))
 
 
 def _written(part: str) -> str:
@@ -49,13 +49,13 @@ def _written(part: str) -> str:
 
 
 def quoted(part: str) -> str:
-    """A part of a name, to be taken literally whatever it holds."""
+    """Return a part of a name, quoted to be taken literally whatever it holds."""
     doubled = part.replace('"', '""')
     return f'"{doubled}"'
 
 
 def literal(part: str) -> str:
-    """What a part of a name means, in quotes or not."""
+    """Return what a part of a name means, in quotes or not."""
     return part[1:-1].replace('""', '"') if part.startswith('"') else part
 
 
@@ -85,11 +85,11 @@ class ColumnType:
 
     @property
     def base(self) -> ColumnType:
-        """The type under all domains."""
-        found = self
-        while found.kind is TypeKind.DOMAIN and found.inner is not None:
-            found = found.inner
-        return found
+        """Return the type under all domains."""
+        base = self
+        while base.kind is TypeKind.DOMAIN and base.inner is not None:
+            base = base.inner
+        return base
 
     def to_dict(self) -> dict[str, Any]:
         inner = self.inner.to_dict() if self.inner else None
@@ -102,9 +102,9 @@ class ColumnType:
         }
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> ColumnType:
-        inner = cls.from_dict(given["inner"]) if given["inner"] else None
-        return cls(given["oid"], given["name"], given["modifier"], TypeKind(given["kind"]), inner)
+    def from_dict(cls, document: Mapping[str, Any]) -> ColumnType:
+        inner = cls.from_dict(document["inner"]) if document["inner"] else None
+        return cls(document["oid"], document["name"], document["modifier"], TypeKind(document["kind"]), inner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class TableSchema:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """The places of the columns that identify a row. Under identity full every column does."""
+        """Return the places of the columns that identify a row. Under identity full every column does."""
         return tuple(place for place, column in enumerate(self.columns) if column.key)
 
     def to_dict(self) -> dict[str, Any]:
@@ -155,13 +155,13 @@ class TableSchema:
         }
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any]) -> TableSchema:
+    def from_dict(cls, document: Mapping[str, Any]) -> TableSchema:
         return cls(
-            id=TableId(given["id"]),
-            version=given["version"],
-            name=TableName(given["schema"], given["name"]),
-            identity=ReplicaIdentity(given["identity"]),
+            id=TableId(document["id"]),
+            version=document["version"],
+            name=TableName(document["schema"], document["name"]),
+            identity=ReplicaIdentity(document["identity"]),
             columns=tuple(
-                Column(c["name"], ColumnType.from_dict(c["type"]), c["key"]) for c in given["columns"]
+                Column(c["name"], ColumnType.from_dict(c["type"]), c["key"]) for c in document["columns"]
             ),
         )

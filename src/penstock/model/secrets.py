@@ -10,5 +10,5 @@ _SECRETS = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """Text from elsewhere (libpq, a DSN) with passwords taken out."""
+    """Return text from elsewhere (libpq, a DSN) with passwords taken out."""
     return _SECRETS.sub(lambda m: f"{m[1]}{m[2]}***" if m[1] else f"{m[4]}***{m[6]}", text)

@@ -11,7 +11,7 @@ _POLL = 0.02
 
 
 def make_durable(connection: sqlite3.Connection) -> None:
-    """Of those who open a new database at once, one switches it to the log. SQLite does not have the others
+    """Switch a new database to the write-ahead log. Of those who do it at once SQLite does not let the others
     wait for that, whatever their timeout: it refuses them."""
     deadline = time.monotonic() + WAIT
     while True:

@@ -35,23 +35,23 @@ def is_text(value: bytes | bytearray) -> bool:
 
 
 def printable(text: str) -> str:
-    """In one line, with what a terminal would obey written as Python would write it: `\\n`, `\\x1b`."""
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    """Return the text in one line, with what a terminal would obey as Python writes it: `\\n`, `\\x1b`."""
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def printable_lines(text: str) -> str:
-    """Text of several lines; those after the first are indented, so that none can pass for one of ours."""
+    """Return text of several lines; all but the first are indented, so that none can pass for one of ours."""
     return "\n  ".join(map(printable, text.split("\n")))
 
 
 def as_json(document: Any) -> str:
-    """One line of JSON, readable in any language, with nothing that a terminal would obey."""
+    """Return one line of JSON, readable in any language, with nothing that a terminal would obey."""
     text = json.dumps(document, ensure_ascii=False)
-    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def told(error: BaseException) -> str:
-    """What may be told of an error that nobody foresaw: its kind; its text where that cannot quote a row."""
+    """Return what may be told of an unforeseen error: its kind; its text where that cannot quote a row."""
     if isinstance(error, PenstockError):
         return str(error)
     kind = type(error).__name__
@@ -62,14 +62,14 @@ def told(error: BaseException) -> str:
 
 
 def plain_traceback(error: BaseException) -> str:
-    """Where it came from, line by line of the code, without variables; of its text only what may be told."""
+    """Return the traceback, without variables; of the error's text only what may be told."""
     lines: list[str] = []
     chain: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in chain:
         chain.append(at)
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
-    for one in reversed(chain):
-        lines += traceback.format_tb(one.__traceback__)
-        lines.append(f"{type(one).__module__}.{told(one)}\n")
+    for link in reversed(chain):
+        lines += traceback.format_tb(link.__traceback__)
+        lines.append(f"{type(link).__module__}.{told(link)}\n")
     return printable_lines("  " + "".join(lines).rstrip("\n"))

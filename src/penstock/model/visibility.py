@@ -25,7 +25,7 @@ class Visibility:
 
     @classmethod
     def parse(cls, text: str) -> Visibility:
-        """`xmin:xmax:xip,xip,…`, with ids that are not cut to 32 bits; ValueError for anything else."""
+        """Read `xmin:xmax:xip,xip,…`, with ids that are not cut to 32 bits; ValueError for anything else."""
         if not _WRITTEN.fullmatch(text):
             raise ValueError("expected xmin:xmax:xip,xip,…")
         xmin, xmax, running = text.split(":")
@@ -40,8 +40,8 @@ class Visibility:
         return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.running))}"
 
     def sees(self, xids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of these committed transactions are visible. Ids have 32 bits in the stream: of those that
-        are meant, each is the one nearest to `xmax`."""
+        """Return which of these committed transactions are visible. Ids have 32 bits in the stream: of those
+        that are meant, each is the one nearest to `xmax`."""
         distance = (xids - (self.xmax & 0xFFFFFFFF)) & 0xFFFFFFFF
         full = self.xmax + np.where(distance < 1 << 31, distance, distance - (1 << 32))
         running = np.isin(full, np.array(self.running, np.int64))

@@ -39,7 +39,7 @@ class PenstockError(Exception):
             self.remedy = remedy
 
     def at(self, **where: Any) -> PenstockError:
-        """The same error, knowing more of its place; what it knew already stays."""
+        """Add to the error's place, and return the error; what it knew already stays."""
         self.where = {key: value for key, value in where.items() if value is not None} | self.where
         return self
 
@@ -62,7 +62,7 @@ _KINDS: dict[str, type[PenstockError]] = {}
 
 
 def to_dict(error: PenstockError) -> dict[str, Any]:
-    """The error for JSON: for other processes, and to be remembered."""
+    """Return the error for JSON: for other processes, and to be stored."""
     return {
         "kind": type(error).__name__,
         "reason": error.reason,
@@ -71,7 +71,7 @@ def to_dict(error: PenstockError) -> dict[str, Any]:
     }
 
 
-def from_dict(given: Mapping[str, Any]) -> PenstockError:
-    """The error again, of its kind if that is known here, with its place in words."""
-    kind = _KINDS.get(given["kind"], PenstockError)
-    return kind(given["reason"], remedy=given["remedy"], **given["where"])
+def from_dict(document: Mapping[str, Any]) -> PenstockError:
+    """Return the error again, of its kind if that is known here, with its place in words."""
+    kind = _KINDS.get(document["kind"], PenstockError)
+    return kind(document["reason"], remedy=document["remedy"], **document["where"])
