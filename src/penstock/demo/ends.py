@@ -23,10 +23,10 @@ class End(Protocol):
     """In words, for people."""
 
     def start(self) -> str:
-        """Make it ready; its lines in the configuration, below its name."""
+        """Make it ready; return its lines in the configuration, below its name."""
 
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:
-        """What is there of the shop's tables; the source is there to be asked about it."""
+        """Return the checksums of the shop's tables as they are there; the source may be asked about them."""
 
     def stop(self) -> None: ...
 
@@ -62,12 +62,12 @@ class FilesEnd:
 
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:
         with connect(source) as connection:
-            found = connection.execute(
+            rows = connection.execute(
                 "select table_name, file_type, file_path from cdc_registry.file_log"
                 " order by table_name, end_lsn"
             ).fetchall()
         files: dict[str, list[tuple[str, str]]] = {str(table): [] for table in shop.TABLES}
-        for table, kind, path in found:
+        for table, kind, path in rows:
             files.setdefault(table, []).append((kind, path))
         return {table: Checksum.of(rebuilt(files[str(table)]).rows()) for table in shop.TABLES}
 
@@ -75,13 +75,13 @@ class FilesEnd:
 
 
 def rebuilt(files: list[tuple[str, str]]) -> RebuiltTable:
-    """A table from its files, in their order. (The shop's schema does not change.)"""
+    """Rebuild a table from its files, in their order. (The shop's schema does not change.)"""
     table = RebuiltTable()
     for kind, path in files:
         if kind == "schema":
-            said = yaml.safe_load(Path(path).read_text())
+            schema = yaml.safe_load(Path(path).read_text())
             table = RebuiltTable()
-            table.become(tuple(c["name"] for c in said["columns"]), tuple(said["metadata"]["key"]))
+            table.become(tuple(c["name"] for c in schema["columns"]), tuple(schema["metadata"]["key"]))
         elif kind == "full_reload":
             for row in _rows(path):
                 table.put(row)
@@ -103,7 +103,7 @@ def _apply(table: RebuiltTable, row: Row) -> None:
 
 
 def _rows(path: str) -> Iterator[Row]:
-    """NULL is nothing at all, an empty string is quoted."""
+    """Yield the rows of a file. NULL is nothing at all, an empty string is quoted."""
     names = csv.open_csv(path, csv.ReadOptions(block_size=1 << 20)).schema.names
     table = csv.read_csv(
         pa.input_stream(path, compression="detect"),

@@ -26,13 +26,13 @@ from penstock.spool.segment import Op
 
 
 def brief(row: Row) -> str:
-    """A row for people: long values are cut short."""
+    """Return a row for people: long values are cut short."""
     shown = ["null" if v is None else repr(v if len(v) <= 40 else f"{v[:30]}… {len(v)}") for v in row]
     return f"({', '.join(shown)})"
 
 
 def describe(change: Change) -> str:
-    """A change for people."""
+    """Return a change for people."""
     name = change.table.name if change.table else "-"
     parts = [f"{change.commit_lsn}#{change.seq} {change.op.name.lower()} {name} xid {change.xid}"]
     if change.before is not None:
@@ -62,7 +62,7 @@ def _row_text(row: Row) -> bytes:
 
 
 def checksums(connection: Connection, tables: Iterable[TableName]) -> dict[TableName, Checksum]:
-    """The checksums of tables at the source, all of one moment."""
+    """Return the checksums of tables at the source, all of one moment."""
     connection.isolation_level = IsolationLevel.REPEATABLE_READ
     try:
         with connection.transaction():
@@ -85,9 +85,9 @@ def _checksum(connection: Connection, table: TableName) -> Checksum:
           from {table} t
         """
     ).format(row=sql.SQL(" || ").join(texts) if texts else sql.Literal(""), table=name)
-    found = connection.execute(query).fetchone()
-    assert found is not None
-    return Checksum(found[0], int(found[1]))
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return Checksum(row[0], int(row[1]))
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ class RebuiltTable:
         return tuple(row[place] for place in self._places) if self.key else row
 
     def put(self, row: Row) -> bool:
-        """Whether there was room: a second row of the same key takes the first one's place."""
+        """Put a row; return False if it took the place of another one of the same key."""
         bucket = self.found.setdefault(self.key_of(row), [])
         free = not (self.key and bucket)
         if not free:
@@ -146,7 +146,7 @@ class RebuiltTable:
 
 
 def identifying(schema: TableSchema) -> tuple[str, ...]:
-    """The columns that identify a row; none where only the whole row does."""
+    """Return the columns that identify a row; none where only the whole row does."""
     if schema.identity in (ReplicaIdentity.FULL, ReplicaIdentity.NOTHING):
         return ()
     return tuple(column.name for column in schema.columns if column.key)
@@ -188,6 +188,7 @@ class Rebuild:
                 self.problems.append(f"there is such a row already: {describe(change)}")
 
     def checksum(self, name: TableName) -> Checksum:
-        """Of the table that last had this name in the stream; of no rows where none had."""
+        """Return the checksum of the table that last had this name in the stream; of no rows where none
+        had."""
         named = [table for table in self.tables.values() if table.schema and table.schema.name == name]
         return Checksum.of(row for table in named for row in table.rows())

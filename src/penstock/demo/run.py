@@ -72,7 +72,7 @@ class Verdict:
 
 
 def write_private(file: Path, text: str) -> None:
-    """A file with a password in it: nobody else's to read."""
+    """Write a file with a password in it: nobody else can read it."""
     file.touch(0o600)
     file.write_text(text)
 
@@ -180,11 +180,11 @@ class Demo:
 
     @property
     def problems(self) -> list[str]:
-        """What did not fit while the tables were rebuilt: a row changed that was not there, and the like."""
+        """Return what did not fit while the tables were rebuilt, such as a changed row that was not there."""
         return self._problems
 
     def _written(self, spark: SparkSession) -> Iterator[Change]:
-        """What the query wrote, as changes, in order."""
+        """Yield what the query wrote, as changes, in order."""
         with closing(self._manifest()) as manifest:
             schemas = manifest.schemas()
         rows = spark.read.parquet(str(self.folder / "changes")).orderBy("commit_lsn", "seq").toArrow()
@@ -195,7 +195,7 @@ class Demo:
 
 
 def changes_of(rows: pa.Table, schemas: Mapping[tuple[TableId, int], TableSchema]) -> Iterator[Change]:
-    """Rows of `postgres_cdc` (all tables, as maps) as the changes they were made from."""
+    """Yield rows of `postgres_cdc` (all tables, as maps) as the changes they were made from."""
     for row in rows.to_pylist(maps_as_pydicts="strict"):
         table = schemas.get((TableId(row["table_id"]), row["schema_version"]))
         names = table.column_names if table else ()
@@ -228,7 +228,7 @@ def _after(op: Op, after: Mapping[str, str], names: tuple[str, ...]) -> tuple[st
 
 @contextmanager
 def _stopped_after(spark: SparkSession, query: StreamingQuery) -> Iterator[StreamingQuery]:
-    """Stopped quietly: Spark complains at length of a batch that was interrupted on purpose."""
+    """Stop the query quietly: Spark complains at length of a batch that was interrupted on purpose."""
     try:
         yield query
     finally:

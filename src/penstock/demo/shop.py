@@ -79,7 +79,7 @@ _NEXT = {"placed": "paid", "paid": "shipped", "shipped": "delivered"}
 
 
 def _enter(connection: Connection) -> None:
-    """The shop is an application: it finds its tables where applications do."""
+    """Set the search path: the shop finds its tables as applications do."""
     connection.execute("set search_path to public")
 
 
@@ -91,7 +91,7 @@ def create(connection: Connection) -> None:
 
 
 def seed(connection: Connection, rows: int = 1000, seed: int = 0) -> None:
-    """About `rows` rows to begin with: customers and products, one product to four customers."""
+    """Add about `rows` rows to begin with: customers and products, one product to four customers."""
     _enter(connection)
     random = Random(f"seed {seed}")
     products = max(rows // 5, 1)
@@ -175,7 +175,7 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the transaction at hand; raises what went wrong, if anything did."""
+        """End after the transaction at hand; raise what went wrong, if anything did."""
         self._stop.set()
         self._thread.join()
         if self._error is not None:
@@ -230,11 +230,11 @@ class Load:
             items.append((product, quantity, taken[0]))
         total = sum(quantity * price for _, quantity, price in items)
         note = self._random.choice((None, "", "Bitte klingeln 🔔", 'say "hello"'))
-        made = connection.execute(_ADD_ORDER, (self._random.choice(self._customers), total, note)).fetchone()
-        assert made is not None
+        row = connection.execute(_ADD_ORDER, (self._random.choice(self._customers), total, note)).fetchone()
+        assert row is not None
         for line, item in enumerate(items, 1):
-            connection.execute(_ADD_ITEM, (made[0], line, *item))
-        self._orders[made[0]] = "placed"
+            connection.execute(_ADD_ITEM, (row[0], line, *item))
+        self._orders[row[0]] = "placed"
         return "order"
 
     def _pay(self, connection: Connection) -> str:
@@ -276,7 +276,7 @@ class Load:
             del self._orders[order]
 
     def _some_order(self, *statuses: str) -> int | None:
-        """A recent order that is in one of these states."""
+        """Return a recent order that is in one of these states."""
         recent = list(self._orders.items())[-200:]
         fitting = [order for order, status in recent if status in statuses]
         return self._random.choice(fitting) if fitting else None
