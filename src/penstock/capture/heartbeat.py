@@ -31,7 +31,8 @@ select case when pg_is_in_recovery() then pg_last_wal_replay_lsn()
 
 
 def mark(connection: Connection) -> Lsn:
-    """Write a mark to the WAL: a capture that is beyond it has all that had committed before now."""
+    """Write a mark to the WAL; return its place. A capture beyond it has all that had committed before
+    now."""
     marked = connection.execute(_MARK, (HEARTBEAT_PREFIX,)).fetchone()
     assert marked is not None
     return Lsn.parse(marked[0])

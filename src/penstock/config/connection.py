@@ -141,7 +141,7 @@ def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
 
 
 def check_dsn(dsn: SecretStr) -> SecretStr:
-    """Raise if a password with special characters could be taken for a host, port or database, which errors
+    """Return the DSN; raise if a password in it could be taken for a host, port or database, which errors
     quote. libpq's own words are not repeated: they quote as well."""
     text = dsn.get_secret_value()
     before_query = text.partition("?")[0]

@@ -117,7 +117,7 @@ def _check_snapshot(snapshot: object) -> None:
 
 
 def export_id(text: str, table: TableId) -> uuid.UUID:
-    """Return the text as a UUID; for one that is none, always the same UUID for the same table."""
+    """Return the text as a UUID; for one that is none, always the same UUID for this text and table."""
     try:
         return uuid.UUID(text)
     except ValueError:

@@ -113,7 +113,7 @@ def claim(path: Path) -> bool:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Return every folder on the way to it, from the root on."""
+    """Yield every folder on the way to it, from the root on."""
     path = path.absolute()
     yield from (*reversed(path.parents), path)
 

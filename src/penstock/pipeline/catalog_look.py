@@ -36,7 +36,8 @@ class Look:
         self._tables: dict[TableId, Facts] = {}
 
     def take(self, connection: Connection) -> Found:
-        """Look at the published tables; where the publication is ours, bring it in step first."""
+        """Return the published tables as they are now; where the publication is ours, bring it in step
+        first."""
         begun = wal_position(connection)
         with one_moment(connection):
             selection = select(connection, self._source)

@@ -169,7 +169,7 @@ class Pipeline:
             stream.stop()
 
     def _begin_again(self, copier: Copier) -> None:
-        """Begin a stream as at a start, from where its destination is, after that went back."""
+        """Begin streams anew whose destination went back, as at a start: from where that is."""
         ended = [stream for stream in self._streams if stream.query.went_back is not None]
         self._end(ended, copier)
         for stream in ended:
@@ -349,7 +349,7 @@ def _asked_again(state: TableState) -> TableState | None:
 
 
 def _asked_to_reload(state: TableState) -> TableState | None:
-    """Mark the table for a reload, which the stream does between two batches, or after a running copy."""
+    """Return the state marked for a reload, which the stream does between batches, or after a copy."""
     return replace(state, detail={**state.detail, RELOAD: True}) if state.phase is not Phase.INIT else None
 
 

@@ -191,7 +191,7 @@ class Tables:
 
 
 def _still_asked_for(state: TableState, stored: TableState) -> TableState:
-    """Keep a request to reload, which may come at any time, until the table is to be copied."""
+    """Return the state with a stored request to reload, unless the table is to be copied now."""
     if state.phase is Phase.INIT or not stored.detail.get(RELOAD):
         return state
     return replace(state, detail={**state.detail, RELOAD: True})

@@ -252,7 +252,7 @@ def settle(connection: Connection) -> None:
 
 
 def settings() -> sql.Composed:
-    """Return only those settings that the server knows: transaction_timeout came with 17."""
+    """Return a statement that sets what the server knows of it: transaction_timeout came with 17."""
     return sql.SQL("""
         select set_config(name, case name when 'lock_timeout' then {}
                                           when 'restrict_nonsystem_relation_kind' then 'view'

@@ -120,7 +120,7 @@ def _version(program: Path) -> int | None:
 
 
 def java_home(java: Java) -> Path:
-    """Make a JAVA_HOME whose `bin/java` runs this Java as Spark needs it."""
+    """Make and return a JAVA_HOME whose `bin/java` runs this Java as Spark needs it."""
     home = cache_folder() / f"java-{java.version}-{_short_hash(str(java.program))}"
     script = home / "bin" / "java"
     dropped = "--add-modules=jdk.incubator.vector"
@@ -134,7 +134,7 @@ def java_home(java: Java) -> Path:
 
 
 def spark_home(pyspark: Path) -> Path:
-    """Make a SPARK_HOME of links to the installed pyspark, without the zipped copy of its Python part."""
+    """Make and return a SPARK_HOME of links to the installed pyspark, without the zip of its Python part."""
     home = cache_folder() / f"spark-{_short_hash(str(pyspark))}"
     private.folder(home)
     for name in ("bin", "sbin", "jars"):

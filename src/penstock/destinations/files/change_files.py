@@ -51,7 +51,7 @@ class WrittenChanges:
 
 
 def write_changes(job: ChangesFile) -> WrittenChanges | None:
-    """Write the file of a run's changes; None if there is none to write. Runs on executors."""
+    """Write the file of a run's changes and return it; None if there is no change. Runs on executors."""
     try:
         lines = ChangeLines(job.changes, job.run)
         blocks = lines.blocks()

@@ -65,7 +65,7 @@ class ChangeLines:
 
 
 def lines_of(changes: pa.RecordBatch, delivery: Delivery) -> Iterator[list[pa.StringArray]]:
-    """Return the columns of the lines that changes become, in order."""
+    """Yield the columns of the lines that changes become, in order."""
     truncates = np.flatnonzero(np.asarray(changes["op"]) == Op.TRUNCATE)
     begin = 0
     for place in [*truncates.tolist(), len(changes)]:

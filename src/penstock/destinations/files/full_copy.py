@@ -46,7 +46,7 @@ class Sheet:
         return number, rows
 
     def finish(self, name: str, numbers: Iterable[int]) -> Written:
-        """Write one file of all parts, and remove them."""
+        """Write one file of all parts and return it; remove the parts."""
         header = self.compression.compressed([csv_line(self.columns)])
         return self.storage.concatenate(f"{self.folder}/{name}", header, map(self.part, sorted(numbers)))
 

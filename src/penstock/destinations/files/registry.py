@@ -355,5 +355,6 @@ class Registry:
         )
 
     def sql(self, statement: str) -> bytes:
-        """Put the schema's name in, which the configuration only takes if it is plain."""
+        """Return the statement with the schema's name in it, which is plain: the configuration takes no
+        other."""
         return statement.replace("{schema}", self.schema).encode()

@@ -359,5 +359,5 @@ def _block(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return a comment in which nothing ends the line."""
+    """Return the text for a comment: nothing in it ends the line."""
     return _LINE_ENDS.sub(" ", text)

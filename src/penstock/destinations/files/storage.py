@@ -126,7 +126,7 @@ class Storage:
                 sink.write(block)
 
     def concatenate(self, path: str, first: Iterable[bytes], parts: Iterable[str]) -> Written:
-        """Write one file of some bytes and of other files, which are removed."""
+        """Write one file of some bytes and of other files, which are removed; return it."""
         names = list(parts)
         written = self.write(path, chain(first, (piece for name in names for piece in self.read(name))))
         self.remove(names)

@@ -41,6 +41,6 @@ class Endpoint:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """Return a session for one transaction."""
+        """Yield a session for one transaction."""
         with session(self.conninfo, self.name) as connection:
             yield connection

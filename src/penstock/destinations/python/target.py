@@ -66,7 +66,7 @@ class CustomTarget:
                 raise error
 
     def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
-        """Write the batch; where a table's changes cannot be read, once more without that table."""
+        """Write the batch; where a table's changes cannot be read, return it, and write the others."""
         stopped: list[Stopped] = []
         while batch.tables or batch.messages:
             try:

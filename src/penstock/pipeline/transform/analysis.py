@@ -108,7 +108,7 @@ class Analysis:
         return self._by_case
 
     def findings(self, destination: DestinationConfig, tables: Iterable[TableSchema]) -> Iterator[Finding]:
-        """Return what Spark has against the expressions of rules that are right otherwise."""
+        """Yield what Spark has against the expressions of rules that are right otherwise."""
         for glob, taken in applied(destination, tables).items():
             rules = destination.tables[glob]
             for table in taken if rules.where is not None or rules.set else ():
@@ -124,8 +124,8 @@ class Analysis:
 
 
 def refusing(source: TableSchema, work: Callable[[], Made], **where: str) -> Made:
-    """Raise what Spark says of an expression as an error of the table. What a task says may be ours; if it is
-    not, something happened to the task."""
+    """Do the work; raise what Spark says of an expression as an error of the table. What a task says may be
+    ours; if it is not, something happened to the task."""
     try:
         return _explained(work)
     except PenstockError as error:

@@ -101,7 +101,7 @@ class SpoolReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(POLL)
 
     def _up_to_target(self, start: Lsn, reached: Lsn) -> Lsn:
-        """Limit the position, under AvailableNow, to what was there when the query began."""
+        """Return the position, under AvailableNow at most that of when the query began."""
         if self._target is None or reached <= self._target:
             return reached
         return max((entry.end for entry in self._manifest.entries(start, self._target)), default=start)

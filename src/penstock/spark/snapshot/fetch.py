@@ -42,7 +42,7 @@ _SAID = re.compile(r"(?:ERROR|FATAL|PANIC):\s+(.+?)(?:\. SQLSTATE: \w+)?$", re.M
 def fetch_text(
     conninfo: str, snapshot: str, part: CopyRange, columns: Sequence[Column]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the values of these columns as the text that the stream would carry."""
+    """Return the values of these columns as the text that the stream would carry."""
     chosen = sql.SQL(", ").join(_as_text(column) for column in columns)
     return _fetch(conninfo, snapshot, part, part.query(chosen))
 
@@ -122,7 +122,7 @@ def _named(conninfo: str, snapshot: str) -> str:
 
 
 def _session() -> sql.Composed:
-    """Set once more what the connection asked for: libpq sends PGDATESTYLE and PGTZ past it."""
+    """Return a statement that sets again what the connection asked for: libpq sends PGDATESTYLE past it."""
     settings = (
         sql.SQL("pg_catalog.set_config({}, {}, false)").format(sql.Literal(name), sql.Literal(value))
         for name, value in SESSION_OPTIONS.items()

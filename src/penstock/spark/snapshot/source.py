@@ -140,7 +140,7 @@ class TableReader(DataSourceReader):
 
     @contextmanager
     def _under(self, partition: TablePartition) -> Iterator[tuple[str, Sequence[CopyRange]]]:
-        """Return the snapshot to read under, and what to read."""
+        """Yield the snapshot to read under, and what to read."""
         from penstock.postgres.snapshot import Snapshot
 
         if partition.snapshot is not None:
@@ -167,7 +167,7 @@ def _try_condition(connection: Connection, part: CopyRange) -> None:
 
 
 def packed(snapshot: str, ranges: Sequence[CopyRange], most: int) -> list[TablePartition]:
-    """Put small parts, of a table with many small partitions, into one task."""
+    """Return the parts as tasks: small ones, of a table with many small partitions, share one."""
     groups: list[list[CopyRange]] = []
     size = 0
     for part in ranges:

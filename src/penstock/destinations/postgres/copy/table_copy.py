@@ -78,7 +78,7 @@ def set_aside(aside: TargetTable, copy: str) -> TargetTable:
 
 
 def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> TargetTable:
-    """Make the table to copy into. What earlier attempts at the same source's table left is removed."""
+    """Make the table to copy into and return it. What earlier attempts at the same table left is removed."""
     target = endpoint.target(copy.delivery)
     stream = endpoint.stream(copy.delivery.source)
     known = SqlLedger(connection, stream).known(copy.delivery.id).get(copy.delivery.id)

@@ -142,7 +142,7 @@ def _apply(connection: Connection, target: TargetTable, step: Step) -> int:
 
 
 def chunks(rows: Iterable[pa.RecordBatch], target: TargetTable) -> Iterator[Chunk]:
-    """Yield rows in chunks that memory can hold several times over."""
+    """Return the rows in chunks that memory can hold several times over."""
     if target.history:
         return whole_transactions(rows, CHUNK_ROWS, CHUNK_BYTES)
     return _chunks(rows, target)

@@ -71,7 +71,7 @@ class Stage:
         self.connection.execute(sql.SQL("drop table {}").format(self.identifier))
 
     def add(self, columns: Iterable[tuple[sql.Composable, Values]]) -> int:
-        """Add rows into these columns of the stage; the others are NULL."""
+        """Add rows into these columns of the stage, the others being NULL; return how many."""
         pairs = list(columns)
         copied = copy_in(
             self.connection, self.identifier, [name for name, _ in pairs], [values for _, values in pairs]
