@@ -222,3 +222,15 @@ def test_a_table_whose_first_row_was_refused_is_made_when_it_is_caught_up(
     end = given.spool.truncate(USERS).insert(USERS, ("2", "y", None)).commit()
     target.catch_up(given.changes(USERS.id, start, end), end)
     assert names(database) == [(2, "y")]
+
+
+def test_a_reason_is_recorded_whatever_it_quotes(given: Given) -> None:
+    """jsonb has no NUL, and texts have what looks as if it were an escaped one."""
+    given.deliver(USERS)
+    target = given.target()
+    given.spool.insert(USERS, ("1", "a", None))
+    assert given.write(target, given.spool.commit()) == []
+    target.hold("eu", USERS.id, given.start, RowRefused("\0 and \\u0000 and \\\\u0000", key="\\u0000\0"))
+    error = target.recorded("eu")[USERS.id].error
+    assert error is not None
+    assert (error.reason, error.where["key"]) == (" and \\u0000 and \\\\u0000", "\\u0000")

@@ -74,6 +74,7 @@ class Verdict:
 def write_private(file: Path, text: str) -> None:
     """Write a file with a password in it: nobody else can read it."""
     file.touch(0o600)
+    file.chmod(0o600)  # it may have been there
     file.write_text(text)
 
 

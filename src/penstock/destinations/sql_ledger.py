@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import LiteralString
+from typing import Any, LiteralString
 
 from penstock.destinations.ledger import Known, StreamId
 from penstock.destinations.protocol import Delivery
@@ -247,4 +247,11 @@ def _lsn(text: str | None) -> Lsn | None:
 
 def _document(error: PenstockError | None) -> str | None:
     """Return the error as JSON without NULs, which jsonb refuses: a reason may quote anything."""
-    return json.dumps(to_dict(error)).replace("\\u0000", "") if error else None
+    return json.dumps(_without_nul(to_dict(error))) if error else None
+
+
+def _without_nul(document: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_nul(value) if isinstance(value, dict) else str(value).replace("\0", "")
+        for key, value in document.items()
+    }

@@ -89,7 +89,7 @@ class RangeReader(DataSourceStreamReader):
         return self._open
 
     def initialOffset(self) -> Offset:
-        assert self._manifest  # opening it also sets how this process exits
+        _ = self._manifest  # opening it also sets how this process exits
         return {"lsn": self._start}
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -114,7 +114,7 @@ class TableWriter:
         meant = replace(changes, start=max(start, changes.start))
         try:
             with self.connection.transaction():
-                known = self._apply(meant, known)
+                self._apply(meant, known)
             return None
         except psycopg.Error as failed:
             error = of_table(failed)
@@ -133,14 +133,13 @@ class TableWriter:
     def _ledger(self, delivery: Delivery) -> Ledger:
         return SqlLedger(self.connection, self.endpoint.stream(delivery.source))
 
-    def _apply(self, changes: TableChanges, known: Known | None) -> Known:
+    def _apply(self, changes: TableChanges, known: Known | None) -> None:
         delivery, first = changes.delivery, changes.runs[0].delivery
         ours, before = find_or_make(self.connection, self.endpoint.target(first), known, self.endpoint)
         apply_changes(self.connection, self.endpoint.target(first, ours=ours), changes, before)
         now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, ours)
         if now != known:
             self._ledger(delivery).record(delivery, now)
-        return now
 
 
 def find_or_make(
