@@ -11,6 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.model import ColumnType, TypeKind
+from penstock.model.schema import FIRST_USER_OID
 
 TEXT = pa.string()
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -37,7 +38,6 @@ _TYPES = {
 # What stands between the elements of an array is a property of the element's type. It is a comma for every
 # type that PostgreSQL defines itself but one; for a type that somebody else defines we cannot know.
 _DELIMITERS = {"box": ";", "geometry": ":", "geography": ":"}
-_FIRST_USER_OID = 16384
 _KNOWN_EXTENSION_TYPES = {
     *("citext", "hstore", "ltree", "lquery", "ltxtquery", "cube"),
     *("vector", "halfvec", "sparsevec"),
@@ -70,7 +70,7 @@ def _decimal(modifier: int) -> pa.DataType:
 def delimiter(element: ColumnType) -> str | None:
     """Return what separates the elements of an array of this type; None if that cannot be known."""
     type = element.base
-    if type.kind is TypeKind.BASE and type.oid >= _FIRST_USER_OID and type.name not in _KNOWN_EXTENSION_TYPES:
+    if type.kind is TypeKind.BASE and type.oid >= FIRST_USER_OID and type.name not in _KNOWN_EXTENSION_TYPES:
         return None
     if type.kind in (TypeKind.UNKNOWN, TypeKind.ARRAY):
         return None

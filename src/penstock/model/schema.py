@@ -20,6 +20,9 @@ NO_TABLE = TableId(0)
 """What a logical message carries in place of a table."""
 
 
+FIRST_USER_OID = 16384
+"""What has a smaller oid comes with PostgreSQL."""
+
 QUOTED = r'"(?:[^"]|"")+"'
 """A part of a name that is taken literally."""
 _NAME = re.compile(rf'(?:({QUOTED}|[^".][^.]*)\.)?(.*)', re.DOTALL)

@@ -17,7 +17,7 @@ from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError, SpoolFull
+from penstock.model.errors import PenstockError, SpoolFull, to_dict
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
 from penstock.pipeline.table_facts import wal_position
@@ -67,7 +67,7 @@ def _source(config: Config, source: SourceConfig) -> Document:
             left_out = selection.left_out(connection, source)
     except (PenstockError, psycopg.Error) as error:
         failure = error if isinstance(error, PenstockError) else explain(error)
-        return document | {"error": _error(failure.at(source=source.name))}
+        return document | {"error": to_dict(failure.at(source=source.name))}
     document["left_out"] = [{"table": str(name), "reason": why} for name, why in left_out.items()]
     if state is None:
         return document | {"slot_state": "missing"}
@@ -97,7 +97,7 @@ def _capture(spool: Any) -> Document:
                 document["position"] = str(position)
                 document["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
     except SpoolFull as full:  # no process has it open, and opening it takes room
-        document["error"] = _error(full)
+        document["error"] = to_dict(full)
     return document
 
 
@@ -124,7 +124,7 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
                 "rows": progress.rows if progress else 0,
                 "batches": progress.batches if progress else 0,
                 "waiting_since": _time(waiting[0]) if waiting else None,
-                "error": _error(waiting[1]) if waiting else None,
+                "error": to_dict(waiting[1]) if waiting else None,
             }
         )
     through_of = {str(stream["source"]): stream["complete_through"] for stream in streams}
@@ -143,7 +143,7 @@ def _table(state: TableState, through_of: dict[str, Any]) -> Document:
         "complete_through": through_of.get(state.key.source) if state.phase.streams else None,
         "waiting_from": str(state.position) if state.position else None,
         "copy": _copy(state) if state.phase is Phase.DATA_SYNC else None,
-        "error": _error(state.error) if state.error else None,
+        "error": to_dict(state.error) if state.error else None,
         "attempts": state.attempts,
         "retry_at": _time(state.retry_at),
     }
@@ -159,15 +159,6 @@ def _copy(state: TableState) -> Document:
         "total_bytes": total,
         "seconds": round(seconds, 1),
         "seconds_left": None if left is None else round(left, 1),
-    }
-
-
-def _error(error: PenstockError) -> Document:
-    return {
-        "kind": type(error).__name__,
-        "reason": error.reason,
-        "remedy": error.remedy,
-        "where": {key: str(value) for key, value in error.where.items()},
     }
 
 

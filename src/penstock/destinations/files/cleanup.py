@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import structlog
 
-from penstock.destinations.files import unfinished_copies
+from penstock.destinations import copy_records
 from penstock.destinations.files.layout import Layout
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
@@ -22,7 +22,7 @@ def sweep(storage: Storage, layout: Layout, records: SourceRecords) -> None:
     with records.transaction() as connection:
         ledger = records.ledger(connection)
         ledger.lock()  # a killed process may have a commit on its way
-        kept = set(unfinished_copies.folders(connection, records.stream))
+        kept = set(copy_records.set_aside(connection, records.stream))
         tables = map(TableName.parse, ledger.names().values())
         newest = [(table, records.registry.last(connection, table).batch) for table in tables]
     registered = [layout.folder(records.stream.source, table, batch) for table, batch in newest if batch]

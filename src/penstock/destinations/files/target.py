@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from penstock.config import Config, DestinationConfig
-from penstock.destinations import ledger, sql_ledger
+from penstock.destinations import copy_records, ledger, sql_ledger
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files import schema_yml, unfinished_copies
 from penstock.destinations.files.change_files import Writer
@@ -280,7 +280,7 @@ class FilesTarget:
         for records in self._records.values():
             with records.transaction() as connection:
                 sql_ledger.create(connection)
-                unfinished_copies.drop(connection, records.stream)
+                copy_records.drop(connection, records.stream)
                 records.ledger(connection).erase()
                 records.registry.erase(connection)
         self._storage.remove_if_possible([OWNER])

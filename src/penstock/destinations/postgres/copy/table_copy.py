@@ -15,7 +15,6 @@ the place of the target's.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.changes.copy_text import copy_text
+from penstock.destinations import copy_records
 from penstock.destinations.ledger import StreamId
 from penstock.destinations.postgres.copy.replace_rows import replace_rows
 from penstock.destinations.postgres.endpoint import Endpoint
@@ -45,8 +45,7 @@ from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.destinations.protocol import Delivery, Kind, TableCopy
 from penstock.destinations.sql_ledger import SqlLedger, lock_target
 from penstock.destinations.work import Partition
-from penstock.model import TableName, TableSchema
-from penstock.model.errors import SnapshotLost
+from penstock.model import TableId, TableName, TableSchema
 from penstock.postgres.connection import Connection
 from penstock.postgres.snapshot import CopyRange, copy_out
 
@@ -96,15 +95,15 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Target
         check_rows(connection, endpoint, target)
         definition.make_like(connection, aside, target)
     definition.set_defaults(connection, aside, on=True)
-    document = json.dumps(_document(copy.delivery))
     nothing = copy.rows is None and not copy.ranges
-    connection.execute(
-        """
-        insert into penstock.copies
-            (copy, pipeline, destination, source, table_id, set_aside, delivery, empty)
-        values (%s, %s, %s, %s, %s, %s, %s, %s)
-        """,
-        (copy.id, *stream.key, copy.delivery.id, aside.name.name, document, nothing),
+    copy_records.begin(
+        connection,
+        stream,
+        copy.delivery.id,
+        copy.id,
+        aside.name.name,
+        _document(copy.delivery),
+        empty=nothing,
     )
     return aside
 
@@ -121,20 +120,13 @@ def format_for(connection: Connection, aside: TargetTable) -> str:
     return "binary" if same else "text"
 
 
-def drop(connection: Connection, stream: StreamId, table: int | None = None) -> None:
+def drop(connection: Connection, stream: StreamId, table: TableId | None = None) -> None:
     """Drop copies of a table, or of all, that were not handed over."""
-    rows = connection.execute(
-        """
-        delete from penstock.copies
-        where (pipeline, destination, source) = (%s, %s, %s) and table_id = coalesce(%s, table_id)
-        returning set_aside
-        """,
-        (*stream.key, table),
-    ).fetchall()
+    names = copy_records.drop(connection, stream, table)
     connection.execute(
         "delete from penstock.copied c where not exists (select from penstock.copies where copy = c.copy)"
     )
-    for (name,) in rows:
+    for name in names:
         connection.execute(sql.SQL("drop table if exists {}").format(sql.Identifier(SCHEMA, name)))
 
 
@@ -169,11 +161,7 @@ def write_part(
 ) -> None:
     """Runs on executors."""
     number, blocks = part
-    begun = connection.execute(
-        "select from penstock.copies where copy = %s for key share", (copy,)
-    ).fetchone()
-    if begun is None:
-        raise SnapshotLost("the copy was given up, another one was begun")
+    copy_records.refuse_if_gone(connection, copy)
     fresh = connection.execute(
         "insert into penstock.copied (copy, part, rows) values (%s, %s, 0) on conflict do nothing",
         (copy, number),
@@ -193,7 +181,7 @@ def finish(connection: Connection, aside: TargetTable, copy: str) -> int:
     if becomes_target(connection, replace(aside, table=None)):
         definition.make_key(connection, aside)
     connection.execute(sql.SQL("analyze {}").format(aside.identifier))
-    connection.execute("update penstock.copies set finished_at = now() where copy = %s", (copy,))
+    copy_records.finish(connection, copy)
     row = connection.execute("select sum(rows) from penstock.copied where copy = %s", (copy,)).fetchone()
     return int(row[0] or 0) if row else 0
 
@@ -204,15 +192,8 @@ def becomes_target(connection: Connection, target: TargetTable) -> bool:
 
 def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> TargetTable:
     """Put a finished copy in its target's place (`made`: that is ours); return the target as it is then."""
-    row = connection.execute(
-        "delete from penstock.copies where copy = %s and finished_at is not null"
-        " returning source, delivery, begun_at, empty",
-        (copy,),
-    ).fetchone()
-    if row is None:
-        raise SnapshotLost("there is no finished copy of the table at the destination")
+    source, document, begun, nothing = copy_records.take(connection, copy)
     connection.execute("delete from penstock.copied where copy = %s", (copy,))
-    source, document, begun, nothing = row
     target = endpoint.target(_delivery(source, document))
     target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
     aside = set_aside(target, copy)

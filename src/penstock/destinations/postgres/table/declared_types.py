@@ -13,10 +13,9 @@ from psycopg import sql
 
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.model import ColumnType, TypeKind
+from penstock.model.schema import FIRST_USER_OID
 from penstock.postgres.connection import Connection
 from penstock.postgres.ownership import is_trusted
-
-FIRST_USER_OID = 16384
 
 _NUMBERS = ("bool", "int2", "int4", "int8", "oid", "float4", "float8", "numeric", "bit", "varbit")
 _TEXTS = ("text", "varchar", "bpchar", "char", "bytea", "json", "jsonb", "uuid")

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from psycopg import sql
 
-from penstock.destinations.postgres.table.declared_types import FIRST_USER_OID, declared
+from penstock.destinations.postgres.table.declared_types import declared
 from penstock.destinations.postgres.table.target_table import (
     DELETED,
     END,
@@ -25,6 +25,7 @@ from penstock.destinations.postgres.table.target_table import (
 from penstock.destinations.postgres.table.trust import guard, make_target_schema, mark
 from penstock.model import TableName
 from penstock.model.errors import TargetUnfit
+from penstock.model.schema import FIRST_USER_OID
 from penstock.postgres.connection import Connection
 
 
