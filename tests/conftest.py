@@ -139,6 +139,12 @@ def own_database(own_server: PostgresServer) -> Iterator[Database]:
     yield from fresh_database(own_server)
 
 
+@pytest.fixture
+def silent_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java tells on stderr of the options that the tests give it: programs are started without them."""
+    monkeypatch.delenv("JAVA_TOOL_OPTIONS")
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One session for all tests that need one; the others do not wait for the import."""

@@ -36,6 +36,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("silent_java")
 def test_the_demo_proves_source_and_stream_equal(folder: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--to", "spark", "--seconds", "3", "--rows", "500", "--keep", folder],
@@ -59,6 +60,7 @@ def test_a_difference_is_said_and_is_a_failure() -> None:
     assert "NOT equal" in printed.getvalue()
 
 
+@pytest.mark.usefixtures("silent_java")
 @pytest.mark.parametrize("to", ["files", pytest.param("postgres", marks=pytest.mark.slow)])
 def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path, to: str) -> None:
     done = subprocess.run(

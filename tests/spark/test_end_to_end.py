@@ -156,6 +156,7 @@ def test_a_configuration_is_all_that_a_query_needs(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("silent_java")
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]"])
 def test_it_works_on_executors_of_their_own(
     users: Database, capture: Running, tmp_path: Path, master: str

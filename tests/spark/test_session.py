@@ -25,7 +25,6 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).symlink_to(found)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.delenv("JAVA_TOOL_OPTIONS")  # Java tells of it
     return tmp_path
 
 
@@ -67,7 +66,8 @@ def test_without_any_java_the_remedy_is_said(no_java: Path, monkeypatch: pytest.
     assert f"Spark needs Java 17 or newer; {java} is version 11. Install Java 17" in str(missing.value)
 
 
-def test_the_embedded_java_runs_spark_without_a_word(no_java: Path) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("no_java", "silent_java")
+def test_the_embedded_java_runs_spark_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("5\n", "")
 
