@@ -38,6 +38,18 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     assert undescribed == []
 
 
+def test_what_psycopg_ignores_is_not_told() -> None:
+    """A signal in the midst of a statement makes it warn that it could not roll back."""
+    program = """if True:
+        import atexit, logging, sys
+        from penstock import cli
+        atexit.register(lambda: logging.getLogger("psycopg").warning("error ignored in rollback"))
+        sys.argv = ["penstock", "--version"]
+        cli.main()"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (done.stdout.startswith("penstock "), done.stderr) == (True, "")
+
+
 def test_help_needs_nothing_heavy() -> None:
     heavy = "{'pyspark', 'pyarrow', 'numba', 'numpy', 'psycopg', 'pydantic', 'yaml', 'pandas'}"
     program = f"import penstock.cli, sys; print({heavy} & set(sys.modules))"

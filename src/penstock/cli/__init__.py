@@ -5,6 +5,7 @@ Importing this is cheap, so that `--help` is quick: what a command needs it impo
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Annotated
 
@@ -60,6 +61,8 @@ def penstock(
 
 def main() -> None:
     """Run the command; exit with 0: done; 1: failed; 2: wrong usage or configuration; 130: interrupted."""
+    # What it could not undo when a signal came in the midst of a statement: the server does, by itself.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
     try:
         app()
     except PenstockError as error:
