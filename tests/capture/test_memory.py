@@ -66,6 +66,7 @@ def test_of_a_large_row_no_more_copies_are_held_than_must_be(
         capture.wait_until_captured()
         database.execute("insert into large select -g, repeat('x', 2000) from generate_series(1, 1000) g")
         wait_for(tmp_path, database)
+        assert "/pandas/" not in Path(f"/proc/{capture.pid}/maps").read_text(), "45 MB that nobody uses"
         base = psutil.Process(capture.pid).memory_info().rss
         with watched(capture.pid) as sizes:
             for row in range(ROWS):

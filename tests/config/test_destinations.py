@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from penstock.destinations.plugin import type_of
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.python.plugin import PythonOptions
 from penstock.model.errors import ConfigError
+from tests.config.installed import install
 
 PAGE = Path(__file__, "../../../docs/configuration.md").resolve().read_text()
 
@@ -61,15 +61,8 @@ def test_a_postgres_destination_has_defaults_and_its_secret(tmp_path: Path) -> N
 
 
 def test_a_type_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metadata = tmp_path / "theirs-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    entries = "theirs = theirs_module:TYPE", "broken = no_such_module:TYPE", "files = theirs_module:TYPE"
-    (metadata / "entry_points.txt").write_text("\n".join(["[penstock.destinations]", *entries]))
-    (tmp_path / "theirs_module.py").write_text(THEIRS)
-    monkeypatch.syspath_prepend(tmp_path)
-    for cached in (destination_types._entries, destination_types.load):
-        monkeypatch.setattr(destination_types, cached.__name__, cache(cached.__wrapped__))
+    entries = "theirs = their_module:TYPE", "broken = no_such_module:TYPE", "files = their_module:TYPE"
+    install(tmp_path / "installed", monkeypatch, THEIRS, *entries)
     config = load(written(tmp_path, "  - {name: t, type: theirs, colour: red}"))
     made: object = type_of(config.destinations[0]).make(config, config.destinations[0])
     assert made == "a target in red"

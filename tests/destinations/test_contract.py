@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.config import destination_types, load
+from penstock.config import load
 from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Target
 from penstock.destinations.schema_change import SchemaChange
@@ -22,12 +21,14 @@ from penstock.model import TableId, TableSchema
 from penstock.model.errors import DestinationWentBack, ValueRefused
 from tests.bed import Database, fresh_database
 from tests.changes.made import START, USERS, table
+from tests.config.installed import install
 from tests.destinations.given import Given
 from tests.destinations.model import KEYED, WHOLE, Model
 from tests.destinations.places import InFiles, InMemory, InPostgres, Place
 from tests.pipeline.running import configuration
 
-PLACES = ("postgres", "postgres, table by table", "files", "python", "of another package")
+WITH_POSITION = ("postgres", "postgres, table by table", "files")
+PLACES = (*WITH_POSITION, "python", "of another package")
 
 THEIRS = """
 from penstock.config.destination_options import Options
@@ -71,20 +72,8 @@ def place(
         case "python":
             return InMemory(tmp_path.name)
         case _:
-            install_theirs(tmp_path / "installed", monkeypatch)
+            install(tmp_path / "installed", monkeypatch, THEIRS, "theirs = their_module:TYPE")
             return InMemory(tmp_path.name, type="theirs")
-
-
-def install_theirs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with a type of its own, as pip leaves it."""
-    metadata = folder / "theirs-1.0.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[penstock.destinations]\ntheirs = their_module:TYPE")
-    (folder / "their_module.py").write_text(THEIRS)
-    monkeypatch.syspath_prepend(folder)
-    for cached in (destination_types._entries, destination_types.load):
-        monkeypatch.setattr(destination_types, cached.__name__, cache(cached.__wrapped__))
 
 
 class Contract:
@@ -245,10 +234,10 @@ def test_a_value_that_cannot_be_read_stops_its_table_alone_until_it_is_copied_an
     assert contract.place.rows(users) == Counter([("1", "mended"), ("2", "goes on")])
 
 
+@pytest.mark.parametrize("place", WITH_POSITION, indirect=True)
 def test_what_begins_beyond_its_position_is_not_taken(contract: Contract) -> None:
     """It was restored from a backup, perhaps: a gap is never written over."""
-    if not contract.target.traits.keeps_position:
-        pytest.skip("it keeps no position, so nobody can tell")
+    assert contract.target.traits.keeps_position
     users = contract.arrived(table(1, "public.users", {"id": "int4", "name": "text"}))
     missed = contract.given.spool.insert(users, ("1", "missed")).commit()
     end = contract.given.spool.insert(users, ("2", "seen")).commit()
