@@ -12,6 +12,7 @@ from typing import Any
 from penstock.config import load
 from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.files.full_copy import Sheet
+from penstock.destinations.files.reloading import FilesReloading
 from penstock.destinations.files.target import FilesTarget
 from penstock.model.ddl import END, START
 from penstock.pipeline.pipeline import Pipeline
@@ -22,19 +23,17 @@ def die(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def before(owner: type, name: str, when: Callable[..., bool] = lambda *_: True) -> None:
-    own = getattr(owner, name)
+def before(owner: type, own: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> None:
 
     def dying(self: Any, *given: Any) -> Any:
         if when(*given):
             die()
         return own(self, *given)
 
-    setattr(owner, name, dying)
+    setattr(owner, own.__name__, dying)
 
 
-def after(owner: type, name: str, when: Callable[..., bool]) -> None:
-    own = getattr(owner, name)
+def after(owner: type, own: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> None:
 
     def dying(self: Any, *given: Any) -> Any:
         said = own(self, *given)
@@ -42,7 +41,7 @@ def after(owner: type, name: str, when: Callable[..., bool]) -> None:
             die()
         return said
 
-    setattr(owner, name, dying)
+    setattr(owner, own.__name__, dying)
 
 
 def has(action: str) -> Callable[[ChangeBatch], bool]:
@@ -50,12 +49,12 @@ def has(action: str) -> Callable[[ChangeBatch], bool]:
 
 
 POINTS: dict[str, Callable[[], None]] = {
-    "before START": lambda: before(FilesTarget, "write", has(START)),
-    "after START, before the export": lambda: before(FilesTarget, "begin_reload"),
-    "when the export is to begin": lambda: after(FilesTarget, "begin_reload", lambda *_: True),
-    "during the export": lambda: before(Sheet, "finish"),
-    "after the export, before END": lambda: before(TableReloads, "_end"),
-    "after END": lambda: after(FilesTarget, "write", has(END)),
+    "before START": lambda: before(FilesTarget, FilesTarget.write, has(START)),
+    "after START, before the export": lambda: before(FilesReloading, FilesReloading.begin),
+    "when the export is to begin": lambda: after(FilesReloading, FilesReloading.begin),
+    "during the export": lambda: before(Sheet, Sheet.finish),
+    "after the export, before END": lambda: before(TableReloads, TableReloads._end),
+    "after END": lambda: after(FilesTarget, FilesTarget.write, has(END)),
 }
 
 
