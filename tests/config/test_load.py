@@ -169,10 +169,10 @@ retries: {}
         "shop.yml:9: sources[0].startup_mode: expected 'auto', 'force_reload' or 'streaming_only', "
         "found 'sometimes'",
         "shop.yml:10: sources[0].table: is not a key here; `tables` is",
-        "shop.yml:12: sources[1].name: is missing; expected the source's name, and the `sid` of its rows "
-        "where sources meet",
         "shop.yml:12: sources[1].connection.sslmoode: expected a keyword of libpq, or password_env, "
         "password_file; did you mean sslmode?",
+        "shop.yml:12: sources[1].name: is missing; expected the source's name, and the `sid` of its rows "
+        "where sources meet",
         "shop.yml:14: destinations[0].name: expected a name of letters, digits, _, - and ., found 'a b'",
         "shop.yml:17: destinations[0].tables.public.users.knd: is not a key here; `kind` is",
         "shop.yml:18: copy.workers: expected a valid integer, found 'none'",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import psycopg
 from psycopg import pq
@@ -27,6 +27,8 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from penstock.config.section import Section
 
 KEYWORDS = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
 SECRETS = frozenset(name for name, option in KEYWORDS.items() if option.dispchar == b"*")
@@ -132,14 +134,6 @@ class ConnectionConfig(BaseModel):
             yield key, "***" if key in SECRETS and value is not None else value
 
 
-def conninfo(dsn: SecretStr | None, connection: ConnectionConfig | None) -> str:
-    """Return the DSN completed by the keywords; the application is `penstock` unless they name another."""
-    return make_conninfo(
-        dsn.get_secret_value() if dsn else "",
-        **{"fallback_application_name": "penstock"} | (connection.keywords() if connection else {}),
-    )
-
-
 def check_dsn(dsn: SecretStr) -> SecretStr:
     """Return the DSN; raise if a password in it could be taken for a host, port or database, which errors
     quote. libpq's own words are not repeated: they quote as well."""
@@ -165,3 +159,30 @@ def _as_libpq_writes(value: object) -> object:
     if isinstance(value, bool):
         return str(int(value))
     return str(value) if isinstance(value, int | float) else value
+
+
+class ServerConfig(Section):
+    """A section that says how to reach a server."""
+
+    dsn: Annotated[SecretStr, AfterValidator(check_dsn)] | None = Field(
+        default=None, description="The server, as a connection string: `postgresql://…`"
+    )
+    connection: ConnectionConfig | None = Field(
+        default=None,
+        description="The server, by libpq's keywords (any: `sslmode`, `service`, …); completes `dsn`",
+    )
+
+    @model_validator(mode="after")
+    def _is_given(self) -> Self:
+        if self.dsn is None and self.connection is None:
+            raise ValueError("expected `connection` or `dsn`")
+        return self
+
+    def conninfo(self) -> str:
+        """Return the connection string for libpq: the DSN completed by the keywords. The application is
+        `penstock` unless they name another. It has the password in it: not for any output."""
+        return make_conninfo(
+            self.dsn.get_secret_value() if self.dsn else "",
+            **{"fallback_application_name": "penstock"}
+            | (self.connection.keywords() if self.connection else {}),
+        )

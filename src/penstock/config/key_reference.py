@@ -41,7 +41,8 @@ def option_keys(type: str) -> dict[tuple[str | int, ...], Key]:
 
 
 def _keys(model: type[BaseModel], at: tuple[str, ...]) -> Iterator[Key]:
-    for name, field in model.model_fields.items():
+    required_first = sorted(model.model_fields.items(), key=lambda item: not item[1].is_required())
+    for name, field in required_first:
         path = (*at, field.alias or name)
         yield Key(path, _default(path[-1], field), field.description or "")
         below = _model(field.annotation)

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.connection import ConnectionConfig, check_dsn, conninfo, secret_from, wrong
+from penstock.config.connection import ServerConfig, secret_from, wrong
 from penstock.config.destination_options import MARKER_PREFIX, Options
 from penstock.config.destinations import BatchControl, DestinationConfig
 from penstock.config.quantities import Megabytes, Seconds, Whole
@@ -41,9 +41,6 @@ def _slot_name(name: str) -> str:
 def _on_or_off(value: object) -> object:
     """YAML reads `on` and `off` as booleans."""
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-
-
-Dsn = Annotated[SecretStr, AfterValidator(check_dsn)]
 
 
 class ReplicationConfig(Section):
@@ -75,13 +72,8 @@ class ReplicationConfig(Section):
     )
 
 
-class SourceConfig(Section):
+class SourceConfig(ServerConfig):
     name: Name = Field(description="The source's name, and the `sid` of its rows where sources meet")
-    dsn: Dsn | None = Field(default=None, description="The server, as a connection string: `postgresql://…`")
-    connection: ConnectionConfig | None = Field(
-        default=None,
-        description="The server, by libpq's keywords (any: `sslmode`, `service`, …); completes `dsn`",
-    )
     replication: ReplicationConfig = Field(default=ReplicationConfig(), description="Slot and publication")
     tables: TablesConfig = Field(default=TablesConfig(), description="Which tables")
     ddl_capture: Annotated[Literal["on", "off", "auto"], BeforeValidator(_on_or_off)] = Field(
@@ -94,16 +86,6 @@ class SourceConfig(Section):
     )
 
     _pipeline: str = PrivateAttr("")
-
-    @model_validator(mode="after")
-    def _reachable(self) -> SourceConfig:
-        if self.dsn is None and self.connection is None:
-            raise ValueError("expected `connection` or `dsn`")
-        return self
-
-    def conninfo(self) -> str:
-        """Return the connection string for libpq, with the password in it: not for any output."""
-        return conninfo(self.dsn, self.connection)
 
     @property
     def slot_name(self) -> str:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import Field
 
-from penstock.config.connection import ConnectionConfig, check_dsn, conninfo
+from penstock.config.connection import ServerConfig
 from penstock.config.destination_options import Identifier, Options
 
 
-class PostgresOptions(Options):
-    dsn: Annotated[SecretStr, AfterValidator(check_dsn)] | None = Field(
-        default=None, description="The server, as a connection string: `postgresql://…`"
-    )
-    connection: ConnectionConfig | None = Field(
-        default=None, description="The server, by libpq's keywords; completes `dsn`"
-    )
+class PostgresOptions(Options, ServerConfig):
     schema_name: Identifier | None = Field(
         default=None, alias="schema", description="Schema of the tables. Default: the source's"
     )
@@ -37,16 +31,6 @@ class PostgresOptions(Options):
         description="`batch`: one transaction per batch, readers see only whole transactions of the source; "
         "`table`: tables in parallel, each in a transaction of its own",
     )
-
-    @model_validator(mode="after")
-    def _reachable(self) -> PostgresOptions:
-        if self.dsn is None and self.connection is None:
-            raise ValueError("expected `connection` or `dsn`")
-        return self
-
-    def conninfo(self) -> str:
-        """Return the connection string for libpq, with the password in it: not for any output."""
-        return conninfo(self.dsn, self.connection)
 
     @property
     def database(self) -> str:
