@@ -14,8 +14,7 @@ from penstock.destinations.protocol import Recorded
 from penstock.model import ZERO, Lsn
 from penstock.model.errors import CopyNeeded
 from penstock.model.phases import Phase
-from penstock.pipeline import went_back
-from penstock.pipeline.rewind import is_gone
+from penstock.pipeline import destination_went_back, source_went_back
 from penstock.pipeline.schema_evolution import CopyAnew
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
@@ -47,13 +46,13 @@ class Beginning:
         needed, captured = max(self._stream.position, *waited_for, ZERO), self._manifest.position
         progress = self._store.progress(self._source, name)
         reached = max(needed, there or ZERO, progress.position if progress else ZERO)
-        if reached > captured and is_gone(self._stream.feed, self._tables, reached):
+        if reached > captured and source_went_back.copied_anew(self._stream.feed, self._tables, reached):
             self._stream.position = before
             self._store.set_back(self._source, name, before)
         elif needed > captured:
             return False
         if self._target.traits.keeps_position and (there is None or there < before):
-            self._stream.position = went_back.go_on_from(self._stream, self._manifest, there)
+            self._stream.position = destination_went_back.go_on_from(self._stream, self._manifest, there)
             self._store.set_back(self._source, name, self._stream.position)
         self._reconcile()
         self._find_gaps(there)

@@ -1,5 +1,5 @@
-"""A destination that is ahead of its source: the server was restored, a standby that lagged was promoted, or
-it is another server. What the destination recorded is then a position in a history that is gone.
+"""A source that went back: the server was restored, a standby that lagged was promoted, or it is another
+server. What the destination recorded is then a position in a history that is gone.
 
 Left there, the stream would wait until the WAL has grown past it, and then leave out what committed before.
 Once every table is to be copied anew nothing relies on that position, and the stream begins where the spool
@@ -15,9 +15,9 @@ from penstock.pipeline.table_states import Tables
 from penstock.state.store import TableState
 
 
-def is_gone(feed: SourceFeed, tables: Tables, delivered: Lsn) -> bool:
-    """Whether `delivered`, which the spool does not reach, is of a history that the source does not have, or
-    matters to nobody. Otherwise capture is still to come there. Tables that rely on it are copied anew."""
+def copied_anew(feed: SourceFeed, tables: Tables, delivered: Lsn) -> bool:
+    """Have the tables that rely on `delivered`, which the spool does not reach, copied anew, and return True;
+    False if the source still has that position, so that capture is only to come there."""
     relying = [state for state in tables if _relies_on_positions(state)]
     if relying and not feed.is_behind(delivered):
         return False
