@@ -136,7 +136,7 @@ def test_with_strict_false_it_is_told_and_a_table_that_comes_later_is_masked(
             f"insert into later values (1, '{CANARY}')",
         )
         pipeline.until(lambda: contents(destination, "later") == ["(1)"])
-    told = [log["why"] for log in logs if log["event"] == "rule"]
+    told = [log["reason"] for log in logs if log["event"] == "rule may be wrong"]
     assert [why.split(":")[0] for why in told] == ["public.later", "public.users"]
     assert CANARY not in everything(destination, tmp_path / "files")
 

@@ -120,7 +120,7 @@ class Copier:
                 stream.fail(state, error, None)
                 break
             except StateUnreachable as away:
-                self._log.warning("waiting", error=str(away))
+                self._log.warning("waiting for the state store", error=str(away))
                 stream.stopping.wait(backoff.pause())
 
     def _attempt(self, stream: Stream, state: TableState) -> None:

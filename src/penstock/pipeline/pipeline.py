@@ -158,7 +158,7 @@ class Pipeline:
             try:
                 self._keep_house(store, copier)
             except StateUnreachable as error:
-                self._log.warning("waiting", error=str(error))
+                self._log.warning("waiting for the state store", error=str(error))
 
     def _end(self, streams: Sequence[Stream], copier: Copier) -> None:
         """Finish the batches at hand, give up copies."""
@@ -253,7 +253,7 @@ class Pipeline:
         tables = [table for schemas in self._foreseen.values() for table in schemas]
         for destination in self.config.destinations if not self.stop.is_set() else ():
             for finding in rules.refuse(destination, findings(destination, tables)):
-                self._log.warning("rule", destination=destination.name, why=str(finding))
+                self._log.warning("rule may be wrong", destination=destination.name, reason=str(finding))
 
     def _patiently(self, source: str, work: Callable[[], None], attempts: int | None) -> None:
         """Wait for a source that is not there yet: servers start together. With `once`, so many attempts."""
@@ -268,7 +268,9 @@ class Pipeline:
                 if not error.retry or attempt == attempts:
                     raise error.at(source=source) from None
                 pause = backoff.pause()
-                self._log.warning("waiting", source=source, error=str(error), again_in=round(pause, 1))
+                self._log.warning(
+                    "waiting for the source", source=source, error=str(error), again_in=round(pause, 1)
+                )
                 self.stop.wait(pause)
 
     @contextmanager
@@ -326,7 +328,7 @@ class Lane:
             if not error.retry and not (self._has_run and error.scope is not Scope.RUN):
                 raise
             pause = self._backoff.pause()
-            self._log.warning("waiting", error=str(error), again_in=round(pause, 1))
+            self._log.warning("waiting for the destination", error=str(error), again_in=round(pause, 1))
             self._again_at = time.monotonic() + pause
         self.untried = False
         return None

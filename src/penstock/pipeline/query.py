@@ -113,7 +113,7 @@ class StreamQuery:
         if self._failed is not None:
             raise self._failed
         message = str(self._query.exception()).split("\n")[0][:300]
-        self._log.warning("the query is started again", error=message)
+        self._log.warning("stream query ended, starting it again", error=message)
         with contextlib.suppress(TaskFailed):
             self.start(spark)
 

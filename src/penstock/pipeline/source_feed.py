@@ -59,6 +59,7 @@ LONG = 10.0
 _ENDS_BEFORE = """
 select case when pg_is_in_recovery() then false else pg_current_wal_flush_lsn() < %s::pg_lsn end
 """
+UNRECORDED = "schema changes are not recorded: they show with a table's next change"
 OLD = "Have a superuser run what `penstock grant` prints: it puts this version's in their place"
 
 
@@ -143,11 +144,11 @@ class SourceFeed:
         except PenstockError as error:
             if error.retry:
                 self._record_at = time.monotonic() + DISCOVERY
-                self._log.info("schema changes are not recorded yet", error=str(error))
+                self._log.info("schema changes are not recorded yet, trying again", error=str(error))
                 return
             if self.source.ddl_capture == "on":
                 raise
-            self._log.warning("schema changes show with a table's next change", error=str(error))
+            self._log.warning(UNRECORDED, error=str(error))
         if not self.recording:
             self.marker = None
 
@@ -170,7 +171,7 @@ class SourceFeed:
             raise explain(error) from None
         if self.source.ddl_capture == "on":
             raise ddl.denied()
-        self._log.info("schema changes show with a table's next change: the role may not create triggers")
+        self._log.info(UNRECORDED, reason="the role may not create triggers")
         return False
 
     def _begin(self) -> None:
@@ -302,7 +303,7 @@ class SourceFeed:
         self._begin()
         self.lost, self._let_go = None, False
         self._backoff.reset()
-        self._log.info("capture begins anew", slot=self.spec.slot)
+        self._log.info("capture starts over with a new slot", slot=self.spec.slot)
 
     def _drop_slot(self) -> None:
         """Drop the slot, but never one that is not ours: for another plugin, of another database."""

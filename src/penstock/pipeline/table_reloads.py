@@ -202,7 +202,7 @@ class TableReloads:
                 work(connection)
         except TableBusy as error:
             self._again_at[table] = time.monotonic() + PAUSE
-            self._log.info("reload: a marker waits", error=str(error))
+            self._log.info("reload marker waits for a lock", error=str(error))
             return False
         except psycopg.Error as error:
             raise explain(error) from None

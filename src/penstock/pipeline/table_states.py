@@ -155,7 +155,7 @@ class Tables:
             self._log.warning(
                 "table has another name, and its rules do not hold for it any more",
                 table=str(name),
-                why=left.reason,
+                reason=left.reason,
             )
         elif error is None:
             error = left
