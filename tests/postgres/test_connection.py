@@ -58,6 +58,23 @@ def test_every_session_prints_values_alike(database: Database) -> None:
         assert str(settings(connection)[0]).startswith("ISO")
 
 
+def test_what_is_committed_survives_a_crash_whatever_the_role_has_set(own_server: PostgresServer) -> None:
+    own_server.execute("create table t (n integer)")
+    own_server.execute("alter role postgres set synchronous_commit to off")
+    with connect(own_server.dsn()) as connection:
+        connection.execute("insert into public.t values (1)")
+        own_server.kill()
+    own_server.start()
+    with connect(own_server.dsn()) as connection:
+        assert connection.execute("select n from public.t").fetchall() == [(1,)]
+
+
+def test_who_commits_another_way_goes_on_with_it(database: Database) -> None:
+    database.execute(f'alter database "{database.name}" set synchronous_commit to remote_write')
+    with connect(database.dsn) as connection:
+        assert connection.execute("show synchronous_commit").fetchone() == ("remote_write",)
+
+
 def test_the_environment_does_not_override_them(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGTZ", "Asia/Tokyo")
     monkeypatch.setenv("PGDATESTYLE", "German")

@@ -67,6 +67,13 @@ _SETTLE = (
 )
 """What the server reports, what it should be, and what makes it so. Before 18 it does not report the path."""
 
+_COMMIT_DURABLY = (
+    b"select set_config('synchronous_commit', 'local', false)"
+    b" where current_setting('synchronous_commit') = 'off'"
+)
+"""A commit of ours is what others are acknowledged by: it must not go back when the server crashes. Whoever
+waits for standbys, or has chosen not to, goes on as before."""
+
 _QUOTE_VALUES = frozenset({"22", "23", "27", "2F", "38", "39", "44", "P0", "HV"})
 """Classes of SQLSTATE whose details, and in part whose messages, quote rows: data, constraints, triggers."""
 _QUOTE_NOTHING = frozenset({"22001", "22012"})
@@ -127,10 +134,11 @@ def replication_conninfo(conninfo: str) -> str:
 
 def settle(pgconn: pq.abc.PGconn) -> None:
     """Set what the environment overrode (libpq sends PGDATESTYLE and PGTZ past our `options`), or what a
-    pooler did not pass on."""
+    pooler did not pass on. From then on commits are durable."""
     for reported, wanted, statement in _SETTLE:
         if not (pgconn.parameter_status(reported) or b"").startswith(wanted):
             pgconn.exec_(statement)
+    pgconn.exec_(_COMMIT_DURABLY)
 
 
 def explain(error: psycopg.Error) -> PenstockError:
