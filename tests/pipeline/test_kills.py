@@ -11,19 +11,28 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import psutil
+import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
+from penstock.destinations.postgres.target import PostgresTarget
+from penstock.destinations.protocol import TableCopy
 from penstock.embedded.postgres import PostgresServer
+from penstock.model import TableId
+from penstock.pipeline import copier
+from penstock.postgres.snapshot import Snapshot
 from tests.bed import Database, fresh_database, started_server
 from tests.capture.running import excuse_the_server
-from tests.pipeline.running import configuration, difference, to_postgres
+from tests.pipeline.running import configuration, contents, difference, running, to_postgres
 from tests.scenario import Workload
 
 EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
@@ -179,3 +188,38 @@ def test_fifty_kills(own_database: Database, far_database: Database, tmp_path: P
     done = run_through_kills(own_database, far_database, tmp_path, kills=50, spark=spark)
     assert done.total() >= 50
     assert len(done) == 6
+
+
+def test_a_crash_right_after_a_copy_loses_no_transaction(
+    own_server: PostgresServer,
+    own_database: Database,
+    destination: Database,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the snapshot saw end may be in no WAL that survived: PostgreSQL then gives its number again."""
+    own_server.execute("alter system set wal_writer_delay = '10s'")
+    own_server.execute("select pg_reload_conf()")
+    own_database.execute("create table t (id integer primary key)")
+
+    def opened(conninfo: str, table: TableId) -> Snapshot:
+        with psycopg.connect(own_database.dsn) as connection:
+            connection.execute("insert into t values (0)")
+            connection.rollback()
+        return Snapshot.open(conninfo, table)
+
+    def copied(target: PostgresTarget, copy: TableCopy) -> int:
+        rows = copy_table(target, copy)
+        if not crashed.is_set():
+            crash(own_server)
+            own_database.execute(*(f"insert into t values ({n})" for n in range(1, 4)))
+            crashed.set()
+        return rows
+
+    crashed, copy_table = threading.Event(), PostgresTarget.copy_table
+    monkeypatch.setattr(PostgresTarget, "copy_table", copied)
+    monkeypatch.setattr(copier, "Snapshot", SimpleNamespace(open=opened))
+    with running(configuration(tmp_path, own_database, to_postgres(destination)), spark) as pipeline:
+        pipeline.until(crashed.is_set)
+        pipeline.until(lambda: contents(destination, "t") == ["(1)", "(2)", "(3)"])

@@ -21,6 +21,7 @@ import psycopg
 import structlog
 from pyspark.sql import SparkSession
 
+from penstock.capture.heartbeat import mark
 from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.destinations.protocol import TableCopy
@@ -137,6 +138,7 @@ class Copier:
                 if stream.stopping.is_set():
                     return
                 with Snapshot.open(conninfo, table) as snapshot:
+                    mark(connection)  # flushed: no crash takes back what the snapshot saw, nor its numbers
                     facts = table_facts.gather(connection, stream.feed.source.publication_name, table)
                     if facts is not None and unseen_changes.unseen(before.detail(), facts) is None:
                         self._make(stream, _begun(state, snapshot, position), facts, snapshot)
