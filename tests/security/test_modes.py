@@ -126,13 +126,12 @@ class Run:
         assert self._process.wait(60) == 0, self._log.read_text()
 
 
+@pytest.mark.slow  # a home of its own: Java's archive of classes is made anew
 @pytest.mark.parametrize(
     ("mask", "keys", "folders", "files"),
     [
         pytest.param(0o000, {}, 0o750, 0o640, id="umask 0"),
-        pytest.param(
-            0o077, {"mode": 0o664, "group": "daemon"}, 0o775, 0o664, id="umask 077", marks=pytest.mark.slow
-        ),
+        pytest.param(0o077, {"mode": 0o664, "group": "daemon"}, 0o775, 0o664, id="umask 077"),
     ],
 )
 def test_what_a_pipeline_writes_has_its_mode_whatever_the_umask(

@@ -66,6 +66,7 @@ def test_without_any_java_the_remedy_is_said(no_java: Path, monkeypatch: pytest.
     assert f"Spark needs Java 17 or newer; {java} is version 11. Install Java 17" in str(missing.value)
 
 
+@pytest.mark.slow  # where no other Java is installed all tests run on it
 @pytest.mark.usefixtures("no_java", "silent_java")
 def test_the_embedded_java_runs_spark_without_a_word() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
