@@ -181,6 +181,7 @@ class Copier:
         except PenstockError:
             snapshot.alive()  # if the snapshot is gone, that is what went wrong
             raise
+        snapshot.alive()  # after a crash of the server another one may have its name
         if stream.tables.get(state.key.table) is not None:
             finished = replace(state, phase=Phase.FINISHED_COPY, rows=rows, copied_bytes=state.total_bytes)
             stream.tables.put(finished, f"copied {rows} rows")
