@@ -5,7 +5,7 @@ The server is the one that `penstock[embedded]` brings. Tests of `postgres`, `ca
 PENSTOCK_TEST_PG_BINS (separated by colons). PENSTOCK_TEST_PG_PAIR lists two in the place of the embedded one:
 of the source's server, and of the destination's.
 
-`--draw NUMBER` runs three of the selected tests, each with one of its parameters: other numbers, other tests.
+`--draw NUMBER` runs five of the selected tests, each with one of its parameters: other numbers, other tests.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--draw", type=int, metavar="NUMBER", help="three of the tests, drawn by this number")
+    parser.addoption("--draw", type=int, metavar="NUMBER", help="five of the tests, drawn by this number")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,7 +86,7 @@ def _drawn(items: list[pytest.Item], chance: random.Random) -> list[pytest.Item]
         if timeout is not None and timeout.args[0] > 1800:
             continue  # hours: every call of the sweep by itself
         functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    names = chance.sample(sorted(functions), min(3, len(functions)))
+    names = chance.sample(sorted(functions), min(5, len(functions)))
     return [chance.choice(functions[name]) for name in names]
 
 

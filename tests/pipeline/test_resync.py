@@ -160,7 +160,14 @@ class CrashingFeed(SourceFeed):
             raise Crash(step)
 
 
-@pytest.mark.parametrize("step", ["remove the spool", "make the slot", "read the spool"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "remove the spool",
+        pytest.param("make the slot", marks=pytest.mark.slow),
+        pytest.param("read the spool", marks=pytest.mark.slow),
+    ],
+)
 def test_a_crash_while_the_slot_is_made_anew_loses_nothing(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path, step: str
 ) -> None:

@@ -50,7 +50,13 @@ def equal(pipeline: Running, source: Database, destination: Database, *tables: s
     pipeline.until(lambda: all(contents(source, t) == contents(destination, t) for t in tables))
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["in the spool", "not in the spool"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(True, id="in the spool"),
+        pytest.param(False, id="not in the spool", marks=pytest.mark.slow),
+    ],
+)
 def test_a_destination_that_was_restored_is_brought_to_where_the_source_is(
     spark: SparkSession, source: Database, restored: Database, tmp_path: Path, kept: bool
 ) -> None:

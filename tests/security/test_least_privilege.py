@@ -116,6 +116,7 @@ def test_the_pipeline_runs_with_what_grant_prints(
     assert not re.search('create (role|schema "|publication)', again)
 
 
+@pytest.mark.slow
 def test_a_publication_of_a_dba_is_used_as_it_is_and_that_is_said_once(
     spark: SparkSession, pipes: Pipes
 ) -> None:
@@ -137,6 +138,7 @@ def undelivered_quietly(pipes: Pipes) -> str:
         return str(error)
 
 
+@pytest.mark.slow
 def test_a_role_that_makes_the_publication_itself_has_what_it_takes(
     spark: SparkSession, pipes: Pipes
 ) -> None:

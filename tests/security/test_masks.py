@@ -282,6 +282,7 @@ def test_no_column_and_no_table_gets_out_of_its_rule_by_another_name(
         assert CANARY not in everything(destination, files)
 
 
+@pytest.mark.slow
 def test_what_was_renamed_while_the_pipeline_was_stopped_does_not_get_out_either(
     spark: SparkSession, attacked: Database, destination: Database, tmp_path: Path
 ) -> None:

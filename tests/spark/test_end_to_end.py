@@ -184,6 +184,7 @@ query.trigger(availableNow=True).start().awaitTermination()
     assert _without_broken_pipes(done.stderr) == ""
 
 
+@pytest.mark.slow
 def test_the_example_prints_rows(users: Database, config: Path, tmp_path: Path) -> None:
     with _started(
         [REPOSITORY / "examples" / "spark_stream.py", str(config), "public.users"], tmp_path
