@@ -188,7 +188,10 @@ class Config(Section):
         default=StateConfig(), description="Database that holds phases, schemas and progress"
     )
     spark: SparkConfig = Field(default=SparkConfig(), description="The engine")
-    monitoring: MonitoringConfig = Field(default=MonitoringConfig(), description="Health, metrics, dashboard")
+    monitoring: MonitoringConfig = Field(
+        default=MonitoringConfig(),
+        description="Reserved for the HTTP server (health, metrics, dashboard): nothing is served yet",
+    )
     retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")
 
     _withheld: frozenset[str] = PrivateAttr(frozenset())
