@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from penstock.model import Column, ColumnType, TableName
 from penstock.model.errors import (
     NotReady,
     ReadDenied,
@@ -22,8 +23,9 @@ from penstock.model.errors import (
     TableBusy,
     UnknownTable,
 )
-from penstock.postgres import snapshot as module
+from penstock.postgres import exported_snapshot
 from penstock.postgres.snapshot import CopyRange, Snapshot, copy_out
+from penstock.spark.snapshot.fetch import fetch_typed
 from penstock.spool.segment import Op
 from tests.bed import Database
 from tests.capture.running import captured, eventually, running, spec_for
@@ -258,7 +260,7 @@ def test_what_rewrites_the_table_comes_before_the_snapshot_or_waits(
 def test_a_statement_that_waits_for_the_copy_makes_it_fail_and_not_hang(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(exported_snapshot, "LOCK_TIMEOUT", "200ms")
     database.execute("create table t (id int)", "insert into t values (1)")
     table = oid(database, "t")
     truncating = threading.Thread(target=database.execute, args=("truncate t",))
@@ -310,6 +312,30 @@ def test_no_time_limit_of_the_server_ends_a_copy(database: Database) -> None:
         first = next(chunks)
         time.sleep(0.5)
         assert (first + b"".join(chunks)).count(b"\n") == 2000
+
+
+def test_a_name_that_comes_back_after_a_crash_is_not_taken_for_the_snapshot_that_had_it(
+    own_database: Database,
+) -> None:
+    own_database.execute("create table t (id integer)")
+    part = CopyRange(TableName("public", "t"), ("id",), 0, None, None, 0)
+    column = Column("id", ColumnType(23, "int4"))
+    lost: dict[str, str] = {}
+    for number in range(10):
+        own_database.execute(f"insert into t values ({number})")
+        with Snapshot.open(own_database.dsn, oid(own_database, "t")) as snapshot:
+            name = exported_snapshot.exported_name(snapshot.name)
+            if name in lost:
+                with pytest.raises(SnapshotLost, match="another snapshot"):
+                    list(copy_out(own_database.dsn, lost[name], part))
+                with pytest.raises(SnapshotLost, match="another snapshot"):
+                    list(fetch_typed(own_database.dsn, lost[name], part, [column]))
+                assert b"".join(copy_out(own_database.dsn, snapshot.name, part)).count(b"\n") == number + 1
+                return
+            lost[name] = snapshot.name
+            own_database.server.kill()
+        own_database.server.start()
+    pytest.fail(f"no name came back: {list(lost)}")
 
 
 def test_no_more_rows_than_wanted_are_read_at_once(database: Database) -> None:

@@ -121,7 +121,7 @@ class TableCopy:
     conninfo: str
     """Of the source. Holds the password: not for any output."""
     snapshot: str
-    """The name under which the snapshot is exported."""
+    """What the source's snapshot is called, as `Snapshot.name` has it."""
     ranges: tuple[CopyRange, ...]
     """Each a part of the table for one task, disjoint, together all of it."""
     lsn: Lsn = ZERO

@@ -33,7 +33,8 @@ from penstock.pipeline import table_facts, unseen_changes
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
 from penstock.postgres.connection import connect, explain
-from penstock.postgres.snapshot import Snapshot, settle, wait_for_writers
+from penstock.postgres.exported_snapshot import settle
+from penstock.postgres.snapshot import Snapshot, wait_for_writers
 from penstock.state.store import TableKey, TableState
 
 POOL = "spark.scheduler.pool"
@@ -181,7 +182,6 @@ class Copier:
         except PenstockError:
             snapshot.alive()  # if the snapshot is gone, that is what went wrong
             raise
-        snapshot.alive()  # after a crash of the server another one may have its name
         if stream.tables.get(state.key.table) is not None:
             finished = replace(state, phase=Phase.FINISHED_COPY, rows=rows, copied_bytes=state.total_bytes)
             stream.tables.put(finished, f"copied {rows} rows")

@@ -42,8 +42,8 @@ from penstock.model.errors import (
 )
 from penstock.model.visibility import Visibility
 from penstock.postgres.connection import Connection, connect, explain
+from penstock.postgres.exported_snapshot import join, settle
 
-LOCK_TIMEOUT = "5s"
 CHUNK_BYTES = 120_000
 """psycopg cuts what is larger into pieces."""
 BATCH_ROWS = 10_000
@@ -51,9 +51,6 @@ ATTEMPTS = 5
 POLL = 0.05
 LONGEST_POLL = 1.0
 """Seconds between two looks at the locks, which all sessions share: often at first, then less and less."""
-
-_GONE_STATES = ("22023", "42704", "55000")
-"""What `set transaction snapshot` says of a snapshot that is no longer exported, depending on the version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,8 @@ class Snapshot:
         self._connection = connection
         self.id = id
         self.table = table
-        self.name: str = row[0]
-        """Under which it is exported."""
+        self.name = f"{row[0]}/{row[1]}"
+        """Under which it is exported, and what it sees: after a crash another one may have that name."""
         self.visibility = Visibility.parse(row[1])
         self.lsn = Lsn.parse(row[2])
         """Everything that the snapshot contains had committed before."""
@@ -242,43 +239,6 @@ def copy_out(
             if inbox.count:
                 yield bytes(inbox.empty()[0])
         return _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK).command_tuples or 0
-
-
-def settle(connection: Connection) -> None:
-    """Set that no time limit ends a copy, except in waiting for a lock; that row-level security is an error
-    rather than fewer rows; and that no view is read: who owns a schema can rename it, and another one to its
-    name, past the lock on the table, and a view is a program of its owner's."""
-    connection.execute(settings())
-
-
-def settings() -> sql.Composed:
-    """Return a statement that sets what the server knows of it: transaction_timeout came with 17."""
-    return sql.SQL("""
-        select set_config(name, case name when 'lock_timeout' then {}
-                                          when 'restrict_nonsystem_relation_kind' then 'view'
-                                          when 'row_security' then 'off' else '0' end, false)
-        from pg_settings
-        where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',
-                       'idle_in_transaction_session_timeout', 'idle_session_timeout',
-                       'restrict_nonsystem_relation_kind')
-    """).format(sql.Literal(LOCK_TIMEOUT))
-
-
-def join(connection: Connection, snapshot: str) -> None:
-    """Begin a transaction that sees what the exported snapshot sees."""
-    settle(connection)
-    connection.execute("begin isolation level repeatable read read only")
-    try:
-        connection.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)))
-    except psycopg.Error as error:
-        raise gone(error, snapshot) or error from None
-
-
-def gone(error: psycopg.Error, snapshot: str) -> SnapshotLost | None:
-    """Return the error as `SnapshotLost` if it means that the snapshot ended."""
-    if error.sqlstate in _GONE_STATES:
-        return SnapshotLost(f"the snapshot {snapshot} is not exported any more")
-    return None
 
 
 def wait_for_writers(connection: Connection, table: TableId, stop: threading.Event) -> None:

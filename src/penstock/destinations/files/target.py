@@ -40,7 +40,7 @@ from penstock.model import ZERO, Lsn, TableId, TableName
 from penstock.model.errors import DestinationWentBack, PenstockError
 from penstock.postgres import catalog
 from penstock.postgres.connection import connect
-from penstock.postgres.snapshot import join
+from penstock.postgres.exported_snapshot import join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

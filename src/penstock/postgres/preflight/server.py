@@ -68,7 +68,7 @@ def role(now: Situation) -> Check:
 
 
 def views(now: Situation) -> Check | None:
-    """Whether a copy can be kept from reading a view in a table's place (see `snapshot.settle`)."""
+    """Whether a copy can be kept from reading a view in a table's place (see `exported_snapshot.settle`)."""
     superuser = now.one("select rolsuper from pg_roles where rolname = current_user")
     if not superuser or now.one(
         "select count(*) from pg_settings where name = 'restrict_nonsystem_relation_kind'"

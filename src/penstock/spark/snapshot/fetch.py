@@ -26,7 +26,15 @@ from penstock.changes.typed import first_refused, typed
 from penstock.model import Column, TableName, TypeKind
 from penstock.model.errors import ConnectionFailed, PenstockError, ValueRefused
 from penstock.postgres.connection import SESSION_OPTIONS, with_session
-from penstock.postgres.snapshot import CopyRange, gone, refused, settings
+from penstock.postgres.exported_snapshot import (
+    CURRENT,
+    exported_name,
+    gone,
+    refuse_another,
+    set_snapshot,
+    settings,
+)
+from penstock.postgres.snapshot import CopyRange, refused
 from penstock.spark.cdc.shapes import SHOWN
 
 if TYPE_CHECKING:
@@ -114,7 +122,7 @@ def _fetch(conninfo: str, snapshot: str, part: CopyRange, query: sql.Composed) -
 
 def session_name(snapshot: str) -> str:
     """Return the application name that readers of a snapshot have at the server."""
-    return f"penstock copy {snapshot}"
+    return f"penstock copy {exported_name(snapshot)}"
 
 
 def _named(conninfo: str, snapshot: str) -> str:
@@ -132,9 +140,12 @@ def _session() -> sql.Composed:
 
 def _join(cursor: dbapi.Cursor, snapshot: str) -> None:
     try:
-        cursor.execute(sql.SQL("set transaction snapshot {}").format(sql.Literal(snapshot)).as_string())
+        cursor.execute(set_snapshot(snapshot).as_string())
     except adbc_driver_manager.Error as error:
         raise gone(_as_psycopg(error), snapshot) or error from None
+    cursor.execute(CURRENT)
+    (current,) = cursor.fetchall()[0]
+    refuse_another(snapshot, current)
 
 
 @contextmanager

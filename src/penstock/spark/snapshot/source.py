@@ -105,7 +105,8 @@ class TableReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         from penstock.postgres.connection import connect
-        from penstock.postgres.snapshot import explained, join, ranges_of
+        from penstock.postgres.exported_snapshot import join
+        from penstock.postgres.snapshot import explained, ranges_of
         from penstock.spark.snapshot.snapshot_process import hold
 
         options, table = self._options, self._described.id

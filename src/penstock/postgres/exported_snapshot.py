@@ -1,0 +1,72 @@
+"""Transactions that see what an exported snapshot sees, and how they are set up.
+
+A snapshot goes by its name and what it sees: after a crash of the server another one may have that name. One
+of a user's own goes by its name alone.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import sql
+
+from penstock.model.errors import SnapshotLost
+from penstock.postgres.connection import Connection
+
+LOCK_TIMEOUT = "5s"
+
+_GONE_STATES = ("22023", "42704", "55000")
+"""What `set transaction snapshot` says of a snapshot that is no longer exported, depending on the version."""
+
+CURRENT = "select pg_catalog.pg_current_snapshot()::pg_catalog.text"
+
+
+def settle(connection: Connection) -> None:
+    """Set that no time limit ends a copy, except in waiting for a lock; that row-level security is an error
+    rather than fewer rows; and that no view is read: who owns a schema can rename it, and another one to its
+    name, past the lock on the table, and a view is a program of its owner's."""
+    connection.execute(settings())
+
+
+def settings() -> sql.Composed:
+    """Return a statement that sets what the server knows of it: transaction_timeout came with 17."""
+    return sql.SQL("""
+        select set_config(name, case name when 'lock_timeout' then {}
+                                          when 'restrict_nonsystem_relation_kind' then 'view'
+                                          when 'row_security' then 'off' else '0' end, false)
+        from pg_settings
+        where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',
+                       'idle_in_transaction_session_timeout', 'idle_session_timeout',
+                       'restrict_nonsystem_relation_kind')
+    """).format(sql.Literal(LOCK_TIMEOUT))
+
+
+def join(connection: Connection, snapshot: str) -> None:
+    """Begin a transaction that sees what the exported snapshot sees."""
+    settle(connection)
+    connection.execute("begin isolation level repeatable read read only")
+    try:
+        connection.execute(set_snapshot(snapshot))
+    except psycopg.Error as error:
+        raise gone(error, snapshot) or error from None
+    refuse_another(snapshot, connection.execute(CURRENT).fetchall()[0][0])
+
+
+def set_snapshot(snapshot: str) -> sql.Composed:
+    return sql.SQL("set transaction snapshot {}").format(sql.Literal(exported_name(snapshot)))
+
+
+def exported_name(snapshot: str) -> str:
+    return snapshot.partition("/")[0]
+
+
+def refuse_another(snapshot: str, current: str) -> None:
+    """Raise if a transaction sees something else than the snapshot that it was to join."""
+    if snapshot.partition("/")[2] not in ("", current):
+        raise SnapshotLost(f"another snapshot is called {exported_name(snapshot)} since the server crashed")
+
+
+def gone(error: psycopg.Error, snapshot: str) -> SnapshotLost | None:
+    """Return the error as `SnapshotLost` if it means that the snapshot ended."""
+    if error.sqlstate in _GONE_STATES:
+        return SnapshotLost(f"the snapshot {exported_name(snapshot)} is not exported any more")
+    return None
