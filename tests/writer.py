@@ -141,8 +141,9 @@ class Writer:
         """An update that changes nothing, or one short column beside long ones that stay."""
         table = self._pick(frozen=False)
         columns = [c for c in table.written if not c.wide]
-        name = sql.Identifier(self._random.choice(columns).name)
-        self._update_range(table, [sql.SQL("{0} = {0}").format(name)])
+        if columns:
+            name = sql.Identifier(self._random.choice(columns).name)
+            self._update_range(table, [sql.SQL("{0} = {0}").format(name)])
 
     def _rekey(self) -> None:
         table = self._pick(frozen=False)
