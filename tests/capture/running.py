@@ -60,6 +60,8 @@ class Running:
     def __init__(self, spec: CaptureSpec) -> None:
         self.spec = spec
         self.error: BaseException | None = None
+        self._left = state.read(spec.spool)
+        """What a capture before this one has left."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -82,13 +84,23 @@ class Running:
 
     @property
     def state(self) -> str:
-        return str(state.read(self.spec.spool).get("state"))
+        return str(self._told().get("state"))
+
+    def _told(self) -> dict[str, Any]:
+        told = state.read(self.spec.spool)
+        return told if told != self._left else {}
 
     def until_state(self, *wanted: str) -> dict[str, Any]:
-        eventually(lambda: self.state in wanted or self.error)
-        found = state.read(self.spec.spool)
-        assert found["state"] in wanted, self.error
-        return found
+        told: dict[str, Any] = {}
+
+        def reached() -> object:
+            nonlocal told
+            told = self._told()
+            return told.get("state") in wanted or self.error
+
+        eventually(reached)
+        assert told.get("state") in wanted, self.error
+        return told
 
     def until_past(self, database: Database) -> None:
         """Until everything that has committed so far is in the spool."""
