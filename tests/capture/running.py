@@ -91,15 +91,12 @@ class Running:
         return told if told != self._left else {}
 
     def until_state(self, *wanted: str) -> dict[str, Any]:
-        told: dict[str, Any] = {}
-
-        def reached() -> object:
-            nonlocal told
+        def reached() -> dict[str, Any] | BaseException | None:
             told = self._told()
-            return told.get("state") in wanted or self.error
+            return told if told.get("state") in wanted else self.error
 
-        eventually(reached)
-        assert told.get("state") in wanted, self.error
+        told = eventually(reached)
+        assert isinstance(told, dict), told
         return told
 
     def until_past(self, database: Database) -> None:

@@ -84,7 +84,7 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.25):
+        while not self._ended.wait(0.1):
             self._look(self._process, "cmdline")
             with suppress(psutil.Error):
                 for child in self._process.children(recursive=True):
@@ -266,6 +266,7 @@ def test_the_canary_is_found_nowhere_but_in_spool_and_destination(
         canary.until(process, partial(canary.is_in, Phase.ERRORED, "copy", "public.plain"))
         assert canary.penstock("status", str(canary.file)) == 0
         assert canary.penstock("status", str(canary.file), "--json") == 0
+        canary.penstock("check", str(canary.file))
         canary.penstock("check", str(canary.file), "--json")
         in_between = [path.read_bytes() for path in canary.files()]
         # What nobody foresaw, in the capture and in a batch

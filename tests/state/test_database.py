@@ -52,6 +52,16 @@ def test_a_wrong_password_and_a_missing_right_are_told_without_the_password(own_
     assert "permission denied" in not_allowed.reason
 
 
+def test_what_is_stored_does_not_go_back_with_a_crash_whatever_the_database_has_set(
+    database: Database,
+) -> None:
+    database.execute(f'alter database "{database.name}" set synchronous_commit to off')
+    store = StateDatabase.open(url_of(database))
+    with store.writing() as connection:
+        assert connection.exec_driver_sql("show synchronous_commit").scalar_one() == "local"
+    store.close()
+
+
 def test_a_server_that_is_not_there_is_tried_again(database: Database) -> None:
     error = refused(f"postgresql://keeper:hush@127.0.0.1:1/{database.name}?password=hush")
     assert isinstance(error, StateUnreachable)
