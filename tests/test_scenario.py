@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -18,9 +20,11 @@ from penstock.spool.changes import Change
 from penstock.spool.identity import Identity
 from penstock.spool.segment import SCHEMA, Op
 from penstock.spool.writer import SpoolWriter
+from tests.altering import Altering
 from tests.bed import Database, fresh_database
 from tests.checker import SCHEMA_CHANGES, Ledger, Replica, changes_of_spool, sequence_difference, text_rows
 from tests.scenario import Workload
+from tests.shape import Published
 from tests.writer import Writer
 
 T = TableName("public", "t")
@@ -42,6 +46,30 @@ def test_concurrent_writers_are_followed_too(database: Database) -> None:
     workload.run_for(seconds=2, writers=3)
     assert not Replica(ledger.changes()).difference(database, workload.tables)
     assert workload.done["commit"] > 20
+
+
+def test_a_schema_change_is_told_of_the_table_that_it_met(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another writer has swapped names since this one's last look at the tables."""
+    monkeypatch.setattr(Altering, "_kinds", lambda *_: ["add with default"])
+    monkeypatch.setattr(Writer, "STEPS", {"schema": 1})
+    Workload(database, seed=1).create()
+    published = Published("scenario", ())
+    told = """
+        select count(*) filter (where a.attname = s.told::json -> 'did' ->> 1), count(*)
+          from schema_changes s left join pg_attribute a
+            on a.attrelid = (s.told::json -> 'tables' ->> 0)::oid and a.attname = s.told::json -> 'did' ->> 1
+    """
+    with database.connect() as other:
+        for seed in range(12):
+            writer = Writer(database, published, Random(seed), Counter())
+            with writer.connected():
+                other.execute("alter table whole rename to aside; alter table simple rename to whole")
+                other.execute("alter table aside rename to simple")
+                writer.transaction(())
+        ((right, all),) = other.execute(told).fetchall()
+    assert right == all > 3
 
 
 def test_writers_outlive_the_server(own_database: Database) -> None:

@@ -232,6 +232,8 @@ class Writer:
     def _schema(self) -> None:
         altering = Altering(self._statement, self._random, self._published, self._tables)
         table = self._pick()
+        if not self._hold(table):
+            return self._look()
         kind, effects = altering.alter(table)
         leaves = self._statement("select relid::oid from pg_partition_tree({})", sql.Literal(table.oid))
         tables = [table.oid, *(leaf for (leaf,) in leaves)]
@@ -239,8 +241,17 @@ class Writer:
             told = {"tables": tables, "did": effect}
             name = sql.Identifier(SCHEMA_CHANGES.schema, SCHEMA_CHANGES.name)
             self._statement("insert into {} (told) values ({})", name, sql.Literal(json.dumps(told)))
-        self._look()
         self._done[f"schema: {kind}"] += 1
+        return self._look()
+
+    def _hold(self, table: Table) -> bool:
+        """Lock a table under its name. False if another writer has given that name to another table since
+        the last look: what an ALTER then did would be told of the wrong one."""
+        self._statement("lock table {} in access exclusive mode", table.quoted)
+        name = sql.Literal(table.quoted.as_string(self._connection))
+        return bool(
+            self._statement("select {}::regclass = {}", name, sql.Literal(table.oid)).fetchall()[0][0]
+        )
 
     # What steps are made of
 

@@ -167,6 +167,7 @@ def test_tables_are_rebuilt_whatever_was_done_to_them(
     ) == [(str(ODD), True), (str(USERS), True)]
 
 
+@pytest.mark.slow
 def test_zstd_tables_without_a_key_and_consumers_that_come_too_late(
     spark: SparkSession, source: Database, tmp_path: Path
 ) -> None:

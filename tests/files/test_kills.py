@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -23,7 +24,7 @@ from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.files.test_files import to_files
 from tests.pipeline.running import configuration
-from tests.pipeline.test_kills import Supervised, begun, survive
+from tests.pipeline.test_kills import Supervised, begun, difference_of, survive
 
 
 def ask_for_reload(source: Database, table: TableName) -> bool:
@@ -45,7 +46,8 @@ def run_through_kills(source: Database, into: Database, folder: Path, kills: int
     pipeline = Supervised(configuration(folder, source, to_files(folder), sources=sources))
     consumer = Consumer(source, into)
     also = {"reload": lambda: ask_for_reload(source, random.choice(workload.tables))}
-    return survive(pipeline, workload, into, random, kills, also, lambda: consume(consumer))
+    differs = partial(difference_of, workload, into)
+    return survive(pipeline, workload, differs, random, kills, also, lambda: consume(consumer))
 
 
 def consume(consumer: Consumer) -> None:

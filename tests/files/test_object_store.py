@@ -77,6 +77,7 @@ def waits_for(pipeline: Running) -> str:
     return str(found[1]) if found else ""
 
 
+@pytest.mark.slow
 def test_a_table_arrives_and_a_store_that_was_away_is_waited_for(
     spark: SparkSession,
     source: Database,

@@ -138,6 +138,7 @@ def test_old_files_go_when_consumers_are_past_them(
     assert source.query("table cdc_registry.removals") == []
 
 
+@pytest.mark.slow
 def test_start_up_modes(spark: SparkSession, source: Database, destination: Database, tmp_path: Path) -> None:
     make_things(source)
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -122,7 +123,7 @@ def begun(source: Database) -> tuple[Random, Workload, list[dict[str, object]]]:
 def survive(
     pipeline: Supervised,
     workload: Workload,
-    into: Database,
+    differs: Callable[[], str],
     random: Random,
     kills: int,
     also: Mapping[str, Callable[[], bool]],
@@ -150,7 +151,7 @@ def survive(
                 if victims[victim]():
                     done[victim] += 1
         end = time.monotonic() + 180
-        while told := difference(source, into, workload.tables):
+        while told := differs():
             pipeline.check()
             assert time.monotonic() < end, told
             meanwhile()
@@ -172,7 +173,12 @@ def run_through_kills(
         "executor": lambda: pipeline.kill_child(EXECUTOR),
         "destination": lambda: crash(destination.server),
     }
-    return survive(pipeline, workload, destination, random, kills, also)
+    differs = partial(difference_of, workload, destination)
+    return survive(pipeline, workload, differs, random, kills, also)
+
+
+def difference_of(workload: Workload, into: Database) -> str:
+    return difference(workload.database, into, workload.tables)
 
 
 def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:

@@ -294,6 +294,7 @@ def test_streaming_only_copies_nothing_and_delivers_every_change(
         assert given.copies == {}
 
 
+@pytest.mark.slow
 def test_force_reload_copies_every_table_at_each_start(
     spark: SparkSession, source: Database, destination: Database, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from penstock.embedded.postgres import PostgresServer
 from tests.bed import Database
@@ -122,6 +123,7 @@ def test_it_stops_while_the_slot_waits_for_a_transaction_and_leaves_no_slot(
         assert source.query(slots, source.name) == []
 
 
+@pytest.mark.slow
 def test_it_waits_for_its_source_and_stops_quietly_while_it_copies_and_while_it_streams(
     own_database: Database, destination: Database, tmp_path: Path
 ) -> None:

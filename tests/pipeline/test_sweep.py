@@ -27,7 +27,7 @@ from tests.pipeline.delivered import KINDS
 from tests.pipeline.faults import Died, Point, Way
 from tests.pipeline.stepping import Bed, Process
 
-PARTS = {"postgres": 3, "files": 6}
+PARTS = {"postgres": 4, "files": 8}
 """Into how many parts the points are divided. The first is always run, the others with what is slow."""
 ROUNDS = 200
 """Enough for everything that a step takes, faults included."""

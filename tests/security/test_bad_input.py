@@ -180,16 +180,17 @@ def test_honest_anchors_and_merge_keys_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("postgresql", "expected one of files, postgres, python, found 'postgresql'; did you mean postgres?"),
-        ("Files", "expected one of files, postgres, python, found 'Files'; did you mean files?"),
-        ("carrier_pigeon", "expected one of files, postgres, python, found 'carrier_pigeon'."),
+        ("postgresql", "; did you mean postgres?"),
+        ("Files", "; did you mean files?"),
+        ("carrier_pigeon", "."),
     ],
 )
 def test_an_unknown_type_of_destination_is_told_with_its_line(
     tmp_path: Path, written: str, said: str
 ) -> None:
     text = SMALLEST + f"destinations:\n- name: d\n  type: {written}\n"
-    assert refused(tmp_path, text).strip() == f"shop.yml:5: destinations[0].type: {said}"
+    expected = f"expected one of files, nats, postgres, python, found {written!r}{said}"
+    assert refused(tmp_path, text).strip() == f"shop.yml:5: destinations[0].type: {expected}"
 
 
 # Shapes that nobody expects, and secrets in the wrong place

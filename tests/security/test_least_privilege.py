@@ -151,6 +151,7 @@ def test_a_role_that_makes_the_publication_itself_has_what_it_takes(
     assert pipes.source.query("select pubowner::regrole::text from pg_publication") == [(f'"{CDC}"',)]
 
 
+@pytest.mark.slow
 def test_schema_changes_are_recorded_for_a_role_that_may_not_create_triggers(
     spark: SparkSession, pipes: Pipes
 ) -> None:

@@ -107,6 +107,7 @@ def test_an_id_of_ones_own_is_another_for_another_table() -> None:
     assert one.export_id != two.export_id
 
 
+@pytest.mark.slow
 def test_bad_markers_are_recorded_once_and_nothing_else_happens(
     spark: SparkSession, source: Database, destination: Database, attacker: Attacker, tmp_path: Path
 ) -> None:

@@ -252,6 +252,7 @@ def until_ready(pipeline: Running) -> None:
     pipeline.until(lambda: all(state.phase is Phase.READY for state in states(pipeline)), seconds=120)
 
 
+@pytest.mark.slow
 def test_no_column_and_no_table_gets_out_of_its_rule_by_another_name(
     spark: SparkSession, attacked: Database, destination: Database, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from penstock.demo.run import changes_of
 from penstock.spool.changes import Change
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
-from tests.capture.running import running, spec_for
+from tests.capture.running import eventually, running, spec_for
 from tests.checker import Ledger, Replica
 from tests.scenario import Workload
 
@@ -30,6 +30,13 @@ def follow(spark: SparkSession, spool: Path, folder: Path, *, available_now: boo
         .option("checkpointLocation", str(folder / "checkpoint"))
     )
     return writer.trigger(availableNow=True).start() if available_now else writer.start()
+
+
+def stop(query: StreamingQuery, folder: Path) -> None:
+    """Not before its first batch: one that is stopped while it writes its first offset leaves a checkpoint
+    that Spark itself refuses (STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY)."""
+    eventually((folder / "checkpoint" / "commits" / "0").exists)
+    query.stop()
 
 
 def written(spark: SparkSession, spool: Path, folder: Path) -> list[Change]:
@@ -55,11 +62,11 @@ def check_through_spark(spark: SparkSession, database: Database, folder: Path, s
             time.sleep(chance.uniform(0.2, 1.2))
             process.kill()
             if kill == kills // 2:
-                query.stop()
+                stop(query, folder)
                 query = follow(spark, spec.spool, folder)
     with running(spec) as capture:
         capture.until_past(database)
-        query.stop()
+        stop(query, folder)
         follow(spark, spec.spool, folder, available_now=True).awaitTermination()
     changes = written(spark, spec.spool, folder)
     assert len(changes) > 100

@@ -313,6 +313,7 @@ def test_an_unknown_table_is_refused_when_the_stream_is_loaded(spool: MadeSpool,
         stream(spool, table="public.nobody")
 
 
+@pytest.mark.slow
 def test_a_large_batch_is_shared_out_in_order(spool: MadeSpool, stream: Stream) -> None:
     spool.insert(ORDERS, *((str(n), None) for n in range(250_000))).commit()
     counts: list[tuple[int, int, bool]] = []
