@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import tempfile
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nats
 import psycopg
 
+from penstock.embedded.nats import USER, NatsServer
 from penstock.embedded.postgres import PostgresServer
 
 _numbers = itertools.count(1)
@@ -81,3 +84,23 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
             except psycopg.errors.ObjectInUse:
                 connection.execute("select pg_sleep(0.05)")
         connection.execute(f'drop database "{database.name}" with (force)'.encode())
+
+
+def started_nats(**jetstream: Any) -> NatsServer:
+    folder = Path(tempfile.mkdtemp(prefix="penstock-test-nats-", dir="/tmp"))
+    server = NatsServer(folder, jetstream=jetstream)
+    server.start()
+    return server
+
+
+def empty_nats(server: NatsServer) -> None:
+    """Remove every stream; buckets are streams, too."""
+
+    async def empty() -> None:
+        client = await nats.connect(server.url, user=USER, password=server.password)
+        manager = client.jetstream()
+        for stream in await manager.streams_info():
+            await manager.delete_stream(str(stream.config.name))
+        await client.close()
+
+    asyncio.run(empty())

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.embedded.nats import NatsServer
 from penstock.embedded.postgres import PostgresServer, bundled_bin
-from tests.bed import Database, fresh_database, started_server
+from tests.bed import Database, empty_nats, fresh_database, started_nats, started_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +138,29 @@ def database(server: PostgresServer) -> Iterator[Database]:
 def own_database(own_server: PostgresServer) -> Iterator[Database]:
     """An empty database on a server that this test may break."""
     yield from fresh_database(own_server)
+
+
+@pytest.fixture(scope="session")
+def shared_nats() -> Iterator[NatsServer]:
+    """A NATS server, shared by all tests."""
+    made = started_nats()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def nats(shared_nats: NatsServer) -> Iterator[NatsServer]:
+    """The shared NATS server; what streams a test leaves there are removed."""
+    yield shared_nats
+    empty_nats(shared_nats)
+
+
+@pytest.fixture
+def own_nats() -> Iterator[NatsServer]:
+    """A NATS server for this test alone: to stop, kill or reconfigure."""
+    made = started_nats()
+    yield made
+    made.remove()
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_a_type_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     wrong = {
         "{name: t, type: theirs, shade: 1}": "destinations[0].shade",
         "{name: t, type: broken}": "the type broken of destination cannot be loaded: No module named",
-        "{name: t, type: their}": "expected one of broken, files, postgres, python, theirs, found 'their'",
+        "{name: t, type: their}": "expected one of broken, files, nats, postgres, python, theirs, found",
     }
     for given, said in wrong.items():
         with pytest.raises(ConfigError, match=re.escape(said)):

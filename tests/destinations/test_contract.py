@@ -24,11 +24,12 @@ from tests.changes.made import START, USERS, table
 from tests.config.installed import install
 from tests.destinations.given import Given
 from tests.destinations.model import KEYED, WHOLE, Model
-from tests.destinations.places import InFiles, InMemory, InPostgres, Place
+from tests.destinations.places import InFiles, InMemory, InNats, InPostgres, Place
 from tests.pipeline.running import configuration
 
 WITH_POSITION = ("postgres", "postgres, table by table", "files")
-PLACES = (*WITH_POSITION, "python", "of another package")
+IN_NATS = ("nats", "nats, atomically")
+PLACES = (*WITH_POSITION, "python", "of another package", *IN_NATS)
 
 THEIRS = """
 from penstock.config.destination_options import Options
@@ -69,6 +70,10 @@ def place(
             return InPostgres(database, "app", consistency="table")
         case "files":
             return InFiles(tmp_path / "files", database, elsewhere)
+        case "nats":
+            return InNats(request.getfixturevalue("nats"), "ids", "msgpack")
+        case "nats, atomically":
+            return InNats(request.getfixturevalue("nats"), "atomic", "json")
         case "python":
             return InMemory(tmp_path.name)
         case _:
@@ -133,8 +138,12 @@ class Contract:
     def copy(self, table: TableSchema, id: str = "first") -> None:
         """Copy the table as it is at the source, and hand the copy over, with nothing since."""
         given, at = self.given, self.given.start
-        given.copy(self.target, self.source, table.id, id)
+        self.make_copy(table, id)
         self.target.hand_over(id, given.changes(table.id, at, at), at)
+
+    def make_copy(self, table: TableSchema, id: str) -> None:
+        self.given.copy(self.target, self.source, table.id, id)
+        self.place.copied(id, table, self.source)
 
 
 @pytest.fixture
@@ -171,8 +180,8 @@ def test_it_holds_what_the_source_does_after_every_batch(contract: Contract, see
 def test_a_copy_is_handed_over_with_the_changes_since(contract: Contract) -> None:
     users = contract.make(USERS, "select n, 'name ' || n, n / 4.0 from generate_series(1, 300) n")
     given, target = contract.given, contract.target
-    given.copy(target, contract.source, users.id, "abandoned")
-    given.copy(target, contract.source, users.id, "first")
+    contract.make_copy(users, "abandoned")
+    contract.make_copy(users, "first")
     given.spool.update(users, ("1", "changed", None)).delete(users, ("2", None, None))
     end = given.spool.insert(users, ("301", "new\tone", "1.50")).commit()
     target.begin("eu", end)

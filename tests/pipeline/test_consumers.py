@@ -80,6 +80,7 @@ def test_a_destination_that_left_the_configuration_is_forgotten_and_a_query_is_n
         eventually(lambda: confirmed(source) >= reached)
 
 
+@pytest.mark.slow
 def test_consumers_are_told_with_what_is_kept_for_them_and_forgotten_by_command(
     source: Database, tmp_path: Path
 ) -> None:

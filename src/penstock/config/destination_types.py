@@ -16,6 +16,7 @@ from penstock.model.errors import ConfigError
 GROUP = "penstock.destinations"
 BUILT_IN = {
     "files": "penstock.destinations.files.plugin:TYPE",
+    "nats": "penstock.destinations.nats.plugin:TYPE",
     "postgres": "penstock.destinations.postgres.plugin:TYPE",
     "python": "penstock.destinations.python.plugin:TYPE",
 }

@@ -78,8 +78,8 @@ class DestinationConfig(BaseModel):
 
     name: Name = Field(description="The destination's name")
     type: str = Field(
-        description="`files`, `postgres`, `python` or one that an installed package adds; it decides on "
-        "further keys"
+        description="`files`, `postgres`, `nats`, `python` or one that an installed package adds; it decides "
+        "on further keys"
     )
     tables: dict[Pattern, DestinationTable] = Field(
         default={}, description="Per table (glob): how it arrives; the first entry that matches wins"

@@ -22,7 +22,7 @@ from penstock.changes import unreadable
 from penstock.changes.events import PlacedRow, placed_rows, transactions
 from penstock.changes.slices import Slice, read_slice
 from penstock.destinations.protocol import Run, TableChanges
-from penstock.model import Lsn, TableId, TableName
+from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
 from penstock.model.events import Event, Relation
@@ -109,7 +109,16 @@ def _placed_rows(changes: TableChanges) -> Iterator[PlacedRow]:
 
 
 def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of a run that are meant, in order, as the spool has them. Runs on executors."""
+    """Yield the changes of a run that are meant, in order, as the spool has them; each can be read. Runs on
+    executors."""
+    for table, rows in meant_rows(changes, run):
+        unreadable.refuse(rows, table)
+        yield rows
+
+
+def meant_rows(changes: TableChanges, run: Run) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
+    """Yield the changes of a run that are meant, whether they can be read or not, each with the table as the
+    source has it."""
     for part in run.slices:
         for rows in read_slice(part):
             if part.after is None or part.after < changes.start:
@@ -117,8 +126,7 @@ def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
             if changes.copied is not None:
                 rows = rows.filter(pa.array(~changes.copied.sees(rows["xid"].to_numpy())))
             if rows.num_rows:
-                unreadable.refuse(rows, part.table or run.delivery.table)
-                yield rows
+                yield part.table or run.delivery.table, rows
 
 
 def _read(

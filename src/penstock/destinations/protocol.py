@@ -179,6 +179,8 @@ class Traits:
     """It is given a table's schema changes even where no row of the table changed."""
     wants_messages: bool = False
     """It is given logical messages."""
+    takes_copies: bool = True
+    """It is given the rows that a table has already. If not, it is given empty copies."""
 
 
 class Reloading(Protocol):
@@ -195,6 +197,38 @@ class Reloading(Protocol):
 
     def complete(self, source: str, reload: Reload) -> None:
         """Record that it is over although END was not seen: nobody could set it."""
+
+
+class WantedSnapshot(NamedTuple):
+    """Somebody wants the rows that a table has now."""
+
+    id: str
+    """Of the snapshot that is to be made."""
+    table: str
+    """What whoever asked calls it."""
+
+
+class Snapshots(Protocol):
+    """Snapshots that a destination's consumers ask for; they are made while the stream goes on."""
+
+    at_once: int
+    """Snapshots that may be made at the same time."""
+
+    def asked(self) -> Sequence[WantedSnapshot]:
+        """Return the requests that were not taken yet, the oldest first."""
+
+    def names(self, request: WantedSnapshot, table: TableName) -> bool:
+        """Tell whether a request is for this table."""
+
+    def take(self, request: WantedSnapshot) -> None:
+        """Tell who asked that the snapshot will be made."""
+
+    def refuse(self, request: WantedSnapshot, why: str) -> None:
+        """Tell who asked why there is no snapshot."""
+
+    def make(self, request: WantedSnapshot, copy: TableCopy, seen: Visibility, position: Lsn) -> int:
+        """Publish the snapshot, of which it is known what it contains (`seen`), and that it contains all that
+        committed before `position`. Return its rows."""
 
 
 class Destination(Protocol):
@@ -223,6 +257,10 @@ class Target(Protocol):
         """Return its records of reloads; None: it keeps none, and a table to be reloaded is copied anew at
         once."""
 
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """Return what its consumers ask for; None: they ask for nothing."""
+
     def open(self, spark: SparkSession) -> None:
         """Connect and make ready whatever it needs for itself. Raises what keeps it from working."""
 
@@ -231,7 +269,8 @@ class Target(Protocol):
 
     def begin(self, source: str, position: Lsn) -> None:
         """Let this source's stream go on from here, whatever was recorded. From then on, to be given what
-        begins further on than its own position means `DestinationWentBack`."""
+        begins further on than its own position means `DestinationWentBack`. A destination that keeps no
+        position is told when the stream begins for the first time, or further back than it was."""
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
         """Return what is recorded there of the tables; empty for a destination that keeps no position."""

@@ -30,6 +30,7 @@ from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.model.text import told
 from penstock.pipeline import table_facts, unseen_changes
+from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
 from penstock.postgres.connection import connect, explain
@@ -37,7 +38,6 @@ from penstock.postgres.exported_snapshot import settle
 from penstock.postgres.snapshot import Snapshot, wait_for_writers
 from penstock.state.store import TableKey, TableState
 
-POOL = "spark.scheduler.pool"
 WARM_TASKS = 16
 
 
@@ -48,6 +48,7 @@ class Copier:
         self._pool = ThreadPoolExecutor(config.initial_copy.workers, thread_name_prefix="copy")
         self._running: dict[TableKey, Stream] = {}
         self._lock = threading.Lock()
+        self._snapshots = SnapshotMaker(config, spark)
         self._log = structlog.get_logger("penstock.pipeline")
 
     def warm_up(self) -> None:
@@ -59,7 +60,10 @@ class Copier:
         self._pool.submit(lambda: spark.parallelize(range(tasks), tasks).map(abs).count())
 
     def look(self, streams: Iterable[Stream]) -> None:
-        """Begin what is to be copied, the smallest first, as far as there are workers."""
+        """Begin what is to be copied, the smallest first, as far as there are workers; and what consumers ask
+        for."""
+        streams = list(streams)
+        self._snapshots.look(streams)
         waiting = [
             (state.total_bytes, stream, state)
             for stream in streams
@@ -88,6 +92,7 @@ class Copier:
     def give_up(self, streams: Collection[Stream]) -> None:
         """Cancel unfinished copies of streams that are stopping: they are made anew at the next
         start. Cancelled until they have ended: a job that only begins now would not notice."""
+        self._snapshots.give_up(streams)
         while running := self._of(streams):
             for key in running:
                 self._spark.sparkContext.cancelJobGroup(_group(key))
@@ -100,6 +105,7 @@ class Copier:
     def close(self) -> None:
         """End the workers, when all copies were given up."""
         self._pool.shutdown(wait=True)
+        self._snapshots.close()
 
     def _copy(self, stream: Stream, state: TableState) -> None:
         try:
@@ -149,7 +155,8 @@ class Copier:
     def _make(self, stream: Stream, state: TableState, facts: Facts, snapshot: Snapshot) -> None:
         stream.tables.keep_masked(state, facts.schema.name, facts.detail())
         schema = stream.changes.learnt(facts)
-        streaming_only = stream.feed.source.startup_mode == "streaming_only"
+        takes_copies = stream.target.traits.takes_copies
+        streaming_only = takes_copies and stream.feed.source.startup_mode == "streaming_only"
         state = replace(
             state,
             snapshot=None if streaming_only else state.snapshot,  # an empty copy has no change in it
@@ -164,7 +171,7 @@ class Copier:
         settings = self._config.initial_copy
         ranges = (
             []
-            if streaming_only
+            if streaming_only or not takes_copies
             else snapshot.ranges(
                 schema.column_names, facts.row_filter, settings.partition_bytes, settings.batch_rows
             )
@@ -176,7 +183,8 @@ class Copier:
         copy = TableCopy(
             state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges), snapshot.lsn
         )
-        copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
+        if takes_copies:
+            copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
         try:
             rows = self._nothing(stream, copy) if streaming_only else stream.target.copy_table(copy)
         except PenstockError:

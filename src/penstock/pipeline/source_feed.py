@@ -37,8 +37,9 @@ from penstock.capture.spool_identity import own, refuse_if_captured
 from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
-from penstock.pipeline import table_facts
+from penstock.pipeline import retained_wal, table_facts
 from penstock.pipeline.catalog_look import Found, Look
+from penstock.pipeline.retained_wal import RetainedWal
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool import consumers
@@ -91,7 +92,8 @@ class SourceFeed:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"look-{source.name}")
         self._asking: Future[None] | None = None
         self._reported: list[str] = []
-        self._looked = self._read_clock = 0.0
+        self._looked = self._read_clock = self._read_slot = 0.0
+        self._wal = RetainedWal(self.name)
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
 
@@ -234,6 +236,10 @@ class SourceFeed:
             self._note_time()
         if now - self._looked >= DISCOVERY:
             self.discover()
+        if now - self._read_slot >= retained_wal.LOOK:
+            self._read_slot = now
+            with self._lock:
+                self._wal.note(self._asked(lambda: slot.describe(self._connected(), self.spec.slot)))
 
     def _keep_capturing(self, now: float) -> None:
         if self._capture is not None:

@@ -48,6 +48,7 @@ class Beginning:
         reached = max(needed, there or ZERO, progress.position if progress else ZERO)
         if reached > captured and source_went_back.copied_anew(self._stream.feed, self._tables, reached):
             self._stream.position = before
+            self._target.begin(self._source, before)
             self._store.set_back(self._source, name, before)
         elif needed > captured:
             return False
@@ -104,6 +105,7 @@ class Beginning:
             progress = self._store.progress(self._source, self._name)
             delivered = progress.position if progress else None
             if progress is None:  # from here on we know where the stream began
+                self._target.begin(self._source, self._stream.position)
                 self._store.advance(
                     self._source,
                     self._name,

@@ -321,6 +321,7 @@ def test_rows_enter_and_leave_the_filter_of_a_keyless_table_a_history_and_an_app
         pipeline.until(lambda: not list((tmp_path / "spool").glob("*/*/transformed/**/*.arrow")))
 
 
+@pytest.mark.slow
 def test_an_expression_that_fails_at_a_row_stops_its_table_alone(
     spark: SparkSession,
     source: Database,

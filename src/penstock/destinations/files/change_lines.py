@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.csv_text import csv_line, csv_text
+from penstock.changes.position_text import fixed_text, lsn_text
 from penstock.changes.row_lines import ChangePart
 from penstock.destinations.batch import rows_of
 from penstock.destinations.protocol import Delivery, Run, TableChanges
@@ -33,12 +34,6 @@ from penstock.model import Lsn
 from penstock.spool.segment import Op
 
 COLUMNS = ("_op", "_commit_lsn", "_lsn", "_seq", "_xid", "_committed_at", "_unchanged")
-
-Ints = npt.NDArray[np.int64]
-
-_DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
-_SHIFTS = np.arange(60, -4, -4, dtype=np.uint64)
-_LSN_LENGTH = 17
 
 
 @dataclass(slots=True)
@@ -115,22 +110,7 @@ def _about(changes: pa.RecordBatch, op: str | None) -> list[pa.StringArray]:
 
 
 def _letters(codes: npt.NDArray[np.int8]) -> pa.StringArray:
-    return _fixed(codes.astype(np.uint8).reshape(-1, 1))
-
-
-def lsn_text(lsns: Ints) -> pa.StringArray:
-    """Return positions as `0000000A/01B2C3D4`: PostgreSQL reads it, and text sorts as the numbers do."""
-    letters = np.empty((len(lsns), _LSN_LENGTH), np.uint8)
-    digits = _DIGITS[(lsns.astype(np.uint64)[:, None] >> _SHIFTS) & np.uint64(15)]
-    letters[:, :8], letters[:, 8], letters[:, 9:] = digits[:, :8], ord("/"), digits[:, 8:]
-    return _fixed(letters)
-
-
-def _fixed(letters: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """Rows of letters, all of one length, as text."""
-    count, width = letters.shape
-    ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(letters)))
+    return fixed_text(codes.astype(np.uint8).reshape(-1, 1))
 
 
 def _times(at: pa.TimestampArray) -> pa.StringArray:

@@ -54,6 +54,7 @@ CLEANING = 600.0
 class FilesTarget:
     """A `Target`."""
 
+    snapshots = None
     traits = Traits(keeps_position=True, waits_for_interval=True, recopies_on_new_key=True, wants_ddl=True)
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:

@@ -37,6 +37,7 @@ class PostgresTarget:
 
     traits = Traits(keeps_position=True)
     reloads = None
+    snapshots = None
 
     def __init__(
         self, pipeline: str, config: DestinationConfig, sources: Sequence[str], beside: Sequence[str] = ()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 class CustomTarget:
     traits = Traits(wants_messages=True)
     reloads = None
+    snapshots = None
 
     def __init__(self, name: str, destination: Destination) -> None:
         self.name = name

@@ -6,6 +6,7 @@ never carry a password: text from elsewhere goes through `secrets.without_secret
 
 # ruff: noqa: F403
 from penstock.model.errors.base import *
+from penstock.model.errors.consumer import *
 from penstock.model.errors.destination import *
 from penstock.model.errors.run import *
 from penstock.model.errors.source import *

@@ -16,6 +16,16 @@ class RowRefused(PenstockError):
     )
 
 
+class MessageTooLarge(PenstockError):
+    """A change is larger than a message can be."""
+
+    scope = Scope.TABLE
+    remedy = (
+        "Raise `max_payload` of the NATS server (and `max_msg_size` of the stream), or leave the column out "
+        "with `drop`, then `penstock retry CONFIG TABLE`"
+    )
+
+
 class TargetTaken(PenstockError):
     """A table was renamed at the source, and the destination has a table of the new name."""
 

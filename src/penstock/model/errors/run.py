@@ -50,7 +50,7 @@ class WrongState(PenstockError):
 
 
 class ServerMissing(PenstockError):
-    """The embedded PostgreSQL is not there or does not start."""
+    """An embedded server is not there or does not start."""
 
     scope = Scope.RUN
     remedy = "Install it: `pip install 'penstock[embedded]'`"

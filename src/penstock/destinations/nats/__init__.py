@@ -1,0 +1,1 @@
+"""Destination `nats`: changes as messages of NATS JetStream."""

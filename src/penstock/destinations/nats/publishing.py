@@ -1,0 +1,175 @@
+"""Changes into the stream: on the driver, or in a task of Spark's.
+
+A batch is published by one of them, in the order of the source, through one connection: what the server takes
+in a second is less than one renders.
+
+By ids (`delivery: ids`) all messages of a batch go as one fast batch, each with its id. What comes a second
+time is recognised by the server, within its deduplication window.
+
+Atomically (`delivery: atomic`) they go in groups of whole transactions, and the last message of each group
+says how far the source is (`positions`). A group is stored only if the group before is the last one there, so
+that nothing is doubled and nobody else writes; what a position says is not published again. A transaction
+that is larger than a group comes in several.
+
+Runs on executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.nats.documents import Form
+from penstock.destinations.nats.frames import atomic_frames, fast_frames
+from penstock.destinations.nats.link import NatsLink
+from penstock.destinations.nats.messages import Messages, in_order, joined
+from penstock.destinations.nats.positions import NatsPosition, position_frame
+from penstock.destinations.nats.rendering import Stop, TableMessages, logical_messages
+from penstock.destinations.nats.schemas import Versions
+from penstock.destinations.nats.sending import AtomicBatches, FastBatch, Sending
+from penstock.destinations.nats.subjects import POSITIONS
+from penstock.destinations.prefetch import ahead
+from penstock.model import TableId
+from penstock.model.nats_access import Access
+
+Kind = TypeVar("Kind", bound=Sending)
+
+GROUP_BYTES = 1 << 20
+"""A group has more only if a single transaction has: the server has to have room for all of it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How messages are delivered."""
+
+    access: Access
+    form: Form
+    group: int | None
+    """Messages that the server takes at once; None: by ids."""
+    kept: Mapping[str, str]
+    """Headers of a position (`positions.kept_headers`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishWork:
+    """What is to be published."""
+
+    way: Way
+    batch: ChangeBatch
+    versions: Versions
+    first: Messages | None = None
+    """Comes before everything else."""
+    position: NatsPosition | None = None
+    """How far it came; None: by ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    stops: dict[TableId, Stop]
+    """The tables that could not go on, and where."""
+    position: NatsPosition | None
+    """How far it is now."""
+
+
+def publish(work: PublishWork) -> Published:
+    tables = [TableMessages(changes, work.way.form, work.versions) for changes in work.batch.tables]
+    streams = [iter(table) for table in tables]
+    if work.batch.messages:
+        streams.append(logical_messages(work.batch.messages, work.batch.source, work.way.form))
+    messages = _with_first(work.first, in_order(streams))
+    link, position = NatsLink.of(work.way.access), work.position
+    if position is None:
+        _by_ids(link, messages)
+    else:
+        position = _Atomically(link, work.way, position).publish(messages)
+    stops = {table.changes.delivery.id: table.stop for table in tables if table.stop is not None}
+    return Published(stops, position)
+
+
+def _with_first(first: Messages | None, messages: Iterator[Messages]) -> Iterator[Messages]:
+    if first is not None:
+        yield first
+    yield from messages
+
+
+def _by_ids(link: NatsLink, messages: Iterator[Messages]) -> None:
+    with _opened(link, FastBatch(link)) as batch:
+        for part in ahead(messages):
+            link.run(batch.send(fast_frames(part, batch.reply, batch.sent + 1), len(part)), None)
+        link.run(batch.end(f"{POSITIONS}.end"), None)
+
+
+@contextmanager
+def _opened(link: NatsLink, sending: Kind) -> Iterator[Kind]:
+    link.run(sending.open())
+    try:
+        yield sending
+    finally:
+        link.run(sending.close())
+
+
+class _Atomically:
+    def __init__(self, link: NatsLink, way: Way, position: NatsPosition) -> None:
+        assert way.group is not None
+        self._link = link
+        self._most = way.group - 1
+        self._way = way
+        self._position = position
+        self._batches = AtomicBatches(link)
+
+    def publish(self, messages: Iterator[Messages]) -> NatsPosition:
+        with _opened(self._link, self._batches) as batches:
+            for group, complete in self._groups(self._new(messages)):
+                self._send(group, complete=complete)
+            self._link.run(batches.end(), None)
+            if batches.last_sequence:
+                self._position = self._position.at(batches.last_sequence)
+        return self._position
+
+    def _new(self, messages: Iterator[Messages]) -> Iterator[Messages]:
+        """Leave out what is there already."""
+        for part in ahead(messages):
+            count = part.through(self._position.place) if self._position.place is not None else 0
+            if count < len(part):
+                yield part.slice(count)
+
+    def _groups(self, messages: Iterator[Messages]) -> Iterator[tuple[Messages, bool]]:
+        """Yield groups of whole transactions, or a part of one that is larger; and whether it is whole."""
+        held: Messages | None = None
+        for part in messages:
+            held = part if held is None else joined([held, part])
+            while (cut := self._cut(held)) is not None:
+                count, complete = cut
+                yield held.slice(0, count), complete
+                held = held.slice(count)
+        if held is not None and len(held):
+            yield held, True
+
+    def _cut(self, held: Messages) -> tuple[int, bool] | None:
+        """Return how many messages are the next group, as many transactions as fit, and whether the last of
+        them is whole; None: more may come to them."""
+        sizes = np.cumsum(held.ends - held.starts)
+        if len(held) <= self._most and sizes[-1] <= GROUP_BYTES:
+            return None
+        ended = np.flatnonzero(np.diff(held.commit_lsns)) + 1
+        fitting = ended[(ended <= self._most) & (sizes[ended - 1] <= GROUP_BYTES)]
+        alone = ended[:1][ended[:1] <= self._most]
+        for whole in (fitting[-1:], alone):
+            if len(whole):
+                return int(whole[0]), True
+        return (self._most, False) if len(held) > self._most else None
+
+    def _send(self, group: Messages, *, complete: bool) -> None:
+        reply, count = self._batches.next_reply(), len(group) + 1
+        batch = f"{self._position.source}-{self._batches.inbox.rpartition('.')[2]}-{reply.rpartition('.')[2]}"
+        following = self._position.after(group.last, count, complete=complete)
+        frames = atomic_frames(group, batch) + position_frame(
+            self._position, following, batch, count, reply, self._way.kept
+        )
+        self._link.run(self._batches.send(frames, reply, count), None)
+        self._position = following

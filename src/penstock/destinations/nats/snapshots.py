@@ -1,0 +1,245 @@
+"""Snapshots on request: consumers ask, the pipeline makes them while the stream goes on.
+
+`SnapshotDesk` hears requests, answers them, and publishes what the pipeline reads. A request that comes while
+there is no connection is not heard: whoever asked with a request notices at once, others ask again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgpack
+import structlog
+import zstandard
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error
+
+from penstock.changes.encoded import Encoding
+from penstock.destinations.nats import documents, streams
+from penstock.destinations.nats.link import ANSWERING, NatsLink
+from penstock.destinations.nats.options import NatsOptions
+from penstock.destinations.nats.schemas import SchemaBucket
+from penstock.destinations.nats.snapshot_chunks import (
+    SnapshotForm,
+    SnapshotPart,
+    make_part,
+    make_partition,
+    row_texts,
+)
+from penstock.destinations.nats.subjects import REQUESTS, SNAPSHOTS, token
+from penstock.destinations.protocol import TableCopy, WantedSnapshot
+from penstock.destinations.work import SMALL_BYTES, Workers, partition_results
+from penstock.model import Lsn, TableName
+from penstock.model.nats_names import dictionary_key
+from penstock.model.visibility import Visibility
+from penstock.spark.snapshot.fetch import fetch_text
+
+MOST_WAITING = 1000
+BETWEEN_ERRORS = 0.1
+"""Seconds: whoever may ask must not fill the stream."""
+LONGEST_REQUEST = 4096
+"""Bytes."""
+SAMPLES = 2000
+"""Rows that a dictionary is trained with, at most."""
+DICTIONARY = 16_384
+"""Bytes of one."""
+
+
+class SnapshotDesk:
+    """The `Snapshots` of a NATS destination."""
+
+    def __init__(self, link: NatsLink, options: NatsOptions, schemas: SchemaBucket, workers: Workers) -> None:
+        self.at_once = options.snapshots_at_once
+        self._link = link
+        self._options = options
+        self._encoding = Encoding(options.encoding)
+        self._schemas = schemas
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._asked: list[WantedSnapshot] = []
+        self._replies: dict[str, str] = {}
+        """Where the answer to a request goes, if whoever asked waits for one."""
+        self._taken: set[str] = set()
+        """Requests whose snapshots are being made, or will be."""
+        self._heard_by: Client | None = None
+        self._listening: Future[None] | None = None
+        self._told = 0.0
+        self._deaf = False
+        self._log = structlog.get_logger("penstock.nats")
+        self._dictionaries: dict[tuple[str, int, int], bytes | None] = {}
+
+    # Requests
+
+    def asked(self) -> Sequence[WantedSnapshot]:
+        """Return the requests that were not taken yet, the oldest first."""
+        if self._listening is None or self._listening.done():
+            self._listening = self._link.begin(self._listen())  # nobody waits for a server that is away
+        if self._link.deaf_to_requests and not self._deaf:
+            self._deaf = True
+            self._log.warning("requests for snapshots are not heard: the user may not subscribe", to=REQUESTS)
+        with self._lock:
+            return list(self._asked)
+
+    def names(self, request: WantedSnapshot, table: TableName) -> bool:
+        return token(table) == request.table
+
+    def take(self, request: WantedSnapshot) -> None:
+        """Tell who asked that the snapshot will be made."""
+        self._taken.add(request.id)
+        self._answer(request, {"snapshot_id": request.id, "table": request.table, "status": "queued"})
+
+    def refuse(self, request: WantedSnapshot, why: str) -> None:
+        document = {"error": why, "table": request.table, "snapshot_id": request.id}
+        if request.id in self._taken:
+            self._taken.remove(request.id)
+            self._link.run(self._publish(f"{SNAPSHOTS}.error.{request.table}", document))
+        elif not self._answer(request, document):
+            self._link.run(self._tell(request.table, document))
+
+    def _answer(self, request: WantedSnapshot, document: dict[str, Any]) -> bool:
+        """Answer, if whoever asked waits for it."""
+        with self._lock:
+            self._asked = [other for other in self._asked if other.id != request.id]
+            reply = self._replies.pop(request.id, "")
+        if reply:
+            self._link.run(self._reply(reply, document))
+        return bool(reply)
+
+    async def _listen(self) -> None:
+        with contextlib.suppress(Error, OSError):
+            client = await self._link.client()
+            if client is not self._heard_by:
+                await client.subscribe(f"{REQUESTS}.>", cb=self._hear)
+                self._heard_by = client
+
+    async def _hear(self, message: Msg) -> None:
+        table = message.subject.removeprefix(f"{REQUESTS}.")
+        wrong = _wrong(message.data, table)
+        with self._lock:
+            if wrong is None and len(self._asked) >= MOST_WAITING:
+                wrong = f"{MOST_WAITING} snapshots are waited for already: ask again later"
+            if wrong is None:
+                request = WantedSnapshot(f"snap-{int(time.time())}-{secrets.token_hex(4)}", table)
+                self._asked.append(request)
+                self._replies[request.id] = message.reply
+        if wrong is not None:
+            document = {"error": wrong, "table": table[:200]}
+            if message.reply:
+                await self._reply(message.reply, document)
+            elif "." not in table:
+                await self._tell(table, document)
+
+    async def _tell(self, table: str, document: dict[str, Any]) -> None:
+        """Tell in the stream that there is no snapshot; not as often as anybody likes to ask."""
+        if time.monotonic() - self._told >= BETWEEN_ERRORS:
+            self._told = time.monotonic()
+            await self._publish(f"{SNAPSHOTS}.error.{table}", document)
+
+    async def _reply(self, subject: str, document: dict[str, Any]) -> None:
+        await (await self._link.client()).publish(subject, documents.packed(document, self._encoding))
+
+    async def _publish(self, subject: str, document: dict[str, Any]) -> None:
+        jetstream = await self._link.jetstream()
+        await jetstream.publish(subject, documents.packed(document, self._encoding), timeout=ANSWERING)
+
+    # Snapshots
+
+    def make(self, request: WantedSnapshot, copy: TableCopy, seen: Visibility, position: Lsn) -> int:
+        """Publish the rows, then what there is to know of them. `position`: everything that committed before
+        is in it."""
+        delivery = copy.delivery
+        version = self._schemas.version(delivery)
+        init = self._link.run(streams.info(self._link, self._options.init_stream))
+        assert init is not None
+        form = SnapshotForm(
+            access=self._link.access,
+            id=request.id,
+            token=request.table,
+            table=delivery.table,
+            lsn=documents.position_text(position),
+            encoding=self._encoding,
+            rows=self._options.snapshot_chunk_rows,
+            largest=init.largest,
+            dictionary=None,
+            compressed=self._options.compression == "zstd",
+        )
+        if form.compressed and copy.rows is None:
+            form = self._with_dictionary(form, copy, version)
+        if copy.rows is not None:
+            made = partition_results(copy.rows, partial(make_partition, form))
+        else:
+            parts = [
+                SnapshotPart(form, number, copy.conninfo, copy.snapshot, part)
+                for number, part in enumerate(copy.ranges)
+            ]
+            small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
+            made = self._workers.results(make_part, parts, here=small)
+        rows = sum(part.rows for part in made)
+        about = documents.schema_document(delivery, version=version) | {
+            "snapshot_id": request.id,
+            "lsn": form.lsn,
+            "batch_count": sum(part.chunks for part in made),
+            "row_count": rows,
+            "xmin": seen.xmin,
+            "xmax": seen.xmax,
+            "xip": list(seen.running),
+            "compression": self._options.compression,
+            "encoding": self._options.encoding,
+        }
+        self._link.run(self._publish(f"{SNAPSHOTS}.meta.{request.table}", about))
+        self._taken.discard(request.id)
+        return rows
+
+    def _with_dictionary(self, form: SnapshotForm, copy: TableCopy, version: int) -> SnapshotForm:
+        """Train a dictionary with the table's first rows, and publish it; none if they are too few."""
+        key = form.token, int(form.table.id), version
+        if key not in self._dictionaries:
+            self._dictionaries[key] = self._trained(form, copy)
+        return replace(form, dictionary=self._dictionaries[key])
+
+    def _trained(self, form: SnapshotForm, copy: TableCopy) -> bytes | None:
+        samples: list[bytes | bytearray | memoryview] = []
+        for part in copy.ranges[:1]:
+            for batch in fetch_text(copy.conninfo, copy.snapshot, part, form.table.columns):
+                rows = row_texts(form, batch)
+                samples += [rows[row] for row in range(min(len(rows), SAMPLES - len(samples)))]
+                if len(samples) >= SAMPLES:
+                    break
+        try:
+            trained = zstandard.train_dictionary(DICTIONARY, samples)
+        except (zstandard.ZstdError, ValueError):
+            return None
+        number, data = trained.dict_id(), trained.as_bytes()
+        self._link.run(self._put(dictionary_key(form.token, number), data))
+        return data
+
+    async def _put(self, key: str, value: bytes) -> None:
+        bucket = await (await self._link.jetstream()).key_value(self._options.schema_bucket)
+        await bucket.put(key, value)
+
+
+def _wrong(data: bytes, table: str) -> str | None:
+    """Return what is wrong with a request."""
+    if "." in table or not table:
+        return "expected a table's name as one token: snapshot.request.{table}"
+    if len(data) > LONGEST_REQUEST:
+        return f"expected a request of at most {LONGEST_REQUEST} bytes"
+    if not data.strip():
+        return None
+    for read in (json.loads, msgpack.unpackb):
+        try:
+            if isinstance(read(data), dict):
+                return None
+        except (ValueError, msgpack.UnpackException):
+            continue
+    return "expected an empty request, or a map in JSON or MessagePack"

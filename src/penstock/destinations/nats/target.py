@@ -1,0 +1,240 @@
+"""NATS JetStream as a destination: the driver's part.
+
+It is given changes, no copies: consumers ask for snapshots of the tables that they want (`snapshots`). A
+table that arrives, or comes again after a gap, begins with a message that says so.
+
+What a crash leaves, after each step of a batch:
+1. some messages are published: the batch comes again, and they are recognised, by the server or by the
+   position that was stored with them (`publishing`);
+2. all are: the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from nats.aio.client import Client
+
+from penstock.changes.encoded import Encoding
+from penstock.config import Config, DestinationConfig
+from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.nats import documents, positions, streams
+from penstock.destinations.nats.link import NatsLink
+from penstock.destinations.nats.messages import Place
+from penstock.destinations.nats.options import NatsOptions
+from penstock.destinations.nats.positions import NatsPosition
+from penstock.destinations.nats.publishing import Published, PublishWork, Way, publish
+from penstock.destinations.nats.rendering import Stop
+from penstock.destinations.nats.schemas import SchemaBucket, Versions
+from penstock.destinations.nats.snapshots import SnapshotDesk
+from penstock.destinations.nats.streams import StreamInfo
+from penstock.destinations.nats.subjects import position_subject
+from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.work import Workers, are_few
+from penstock.model import Lsn, TableId, TableName
+from penstock.model.errors import DestinationUnready, NotReady, PenstockError, Scope
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class NatsTarget:
+    """A `Target`."""
+
+    traits = Traits(wants_messages=True, takes_copies=False)
+    reloads = None
+
+    def __init__(self, config: Config, destination: DestinationConfig) -> None:
+        self.name = destination.name
+        self._options: NatsOptions = destination.settings(NatsOptions)
+        self._access = self._options.access()
+        self._sources = {source.name: source.conninfo() for source in config.sources}
+        self._positions: dict[str, NatsPosition] = {}
+        """As they were after the last batch, by subject."""
+        self._publishing = threading.Lock()
+        self._copied: dict[str, Lsn] = {}
+        """Where the source was when each table that is to arrive was looked at."""
+        self.snapshots: SnapshotDesk | None = None
+        self._client: Client | None = None
+        self._stream: StreamInfo
+        self._workers: Workers
+
+    def open(self, spark: SparkSession) -> None:
+        self._workers = Workers(spark)
+        self._schemas = SchemaBucket(
+            self._link, self._options.schema_bucket, Encoding(self._options.encoding), self._sources
+        )
+        self._stream = self._link.run(streams.made(self._link, self._options))
+        if self._options.sync == "always" and not streams.flushes_always(self._options):
+            raise NotReady(
+                "the server acknowledges what it has not flushed to its disk",
+                remedy="Set `sync_interval: always` under `jetstream` of the server, or leave `sync` out",
+                destination=self.name,
+            )
+        wanted = "allow_atomic" if self._options.delivery == "atomic" else "allow_batched"
+        if not self._stream.allows(wanted):
+            raise NotReady(
+                f"{self._stream.name} does not allow what `delivery: {self._options.delivery}` needs",
+                remedy=f"Set `{wanted}` of the stream (NATS server 2.14 or later), or let Penstock make one",
+                destination=self.name,
+            )
+        self.snapshots = SnapshotDesk(self._link, self._options, self._schemas, self._workers)
+
+    @property
+    def _link(self) -> NatsLink:
+        return NatsLink.of(self._access)
+
+    def _way(self, source: str) -> Way:
+        self._look_again()
+        several = len(self._sources) > 1
+        form = documents.Form(
+            Encoding(self._options.encoding), f"{source}-" if several else "", self._stream.largest
+        )
+        group = self._options.atomic_messages if self._options.delivery == "atomic" else None
+        return Way(self._access, form, group, positions.kept_headers(self._stream))
+
+    def _look_again(self) -> None:
+        """Ask for the stream again with every new connection: the server may take larger messages now."""
+        client = self._link.run(self._link.client())
+        if client is not self._client:
+            stream = self._link.run(streams.info(self._link, self._options.stream))
+            if stream is None:
+                raise DestinationUnready(
+                    f"the stream {self._options.stream} is gone",
+                    remedy="Make it again, or restart the pipeline: it makes what is missing",
+                )
+            self._stream, self._client = stream, client
+
+    # Positions, where transactions are delivered atomically
+
+    def position(self, source: str) -> Lsn | None:  # noqa: ARG002
+        return None
+
+    def begin(self, source: str, position: Lsn) -> None:
+        if self._options.delivery == "atomic":
+            subject = position_subject(source)
+            begun = NatsPosition(source, subject, place=positions.before(position))
+            with self._publishing:
+                self._store(begun)
+
+    def _position(self, source: str, table: TableId | None = None) -> NatsPosition | None:
+        """Return how far the source came, or a table by itself; None: by ids."""
+        if self._options.delivery != "atomic":
+            return None
+        subject = position_subject(source, table)
+        known = self._positions.pop(subject, None)  # whatever fails now, it is asked for again
+        if known is not None:
+            return replace(
+                known, last_sequence=max(p.last_sequence for p in (known, *self._positions.values()))
+            )
+        return self._link.run(positions.read(self._link, self._stream, source, subject))
+
+    # Tables
+
+    def recorded(self, source: str) -> Mapping[TableId, Recorded]:  # noqa: ARG002
+        return {}
+
+    def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
+
+    def copy_table(self, copy: TableCopy) -> int:
+        """Note what the copy, if it were one, would have: consumers need a snapshot that is no older."""
+        self._copied[copy.id] = copy.lsn
+        return 0
+
+    def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
+        self._deliver_table(changes, position, copy)
+
+    def catch_up(self, changes: TableChanges, position: Lsn) -> None:
+        self._deliver_table(changes, position, None)
+
+    def _deliver_table(self, changes: TableChanges, position: Lsn, copy: str | None) -> None:
+        """Publish what a table has missed; one that arrives begins with a message that says so."""
+        delivery = changes.delivery
+        way = self._way(delivery.source)
+        with self._publishing:
+            reached = self._position(delivery.source, delivery.id)
+            first = None
+            if copy is not None and (reached is None or reached.copy != copy):
+                start = Place(changes.start.value, -1)
+                since = self._copied.get(copy, position)
+                first = documents.reset_message(delivery, way.form, copy, since, start)
+                reached = replace(reached, copy=copy, place=None) if reached is not None else None
+            batch = ChangeBatch(delivery.source, changes.start, position, (changes,))
+            versions = self._schemas.put(changes)
+            published = self._publish(PublishWork(way, batch, versions, first, reached))
+            self._copied.pop(copy or "", None)
+        for stop in published.stops.values():
+            raise stop.error
+
+    # The stream
+
+    def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
+        if not batch.tables and not batch.messages:
+            return []
+        source = batch.source
+        with self._publishing:
+            way = self._way(source)
+            versions, stops = self._put_schemas(batch)
+            tables = tuple(changes for changes in batch.tables if changes.delivery.id not in stops)
+            batch = replace(batch, tables=tables)
+            stops |= self._publish(PublishWork(way, batch, versions, position=self._position(source))).stops
+            for table, stop in stops.items():
+                self._stop(source, table, stop.place)
+        return [Stopped(table, stop.error) for table, stop in stops.items()]
+
+    def _put_schemas(self, batch: ChangeBatch) -> tuple[Versions, dict[TableId, Stop]]:
+        """Put the tables' schemas into the bucket; one whose schema does not fit in there stops."""
+        versions: dict[tuple[TableId, int], int] = {}
+        stops = {}
+        for changes in batch.tables:
+            try:
+                versions |= self._schemas.put(changes)
+            except PenstockError as error:
+                if error.scope is not Scope.TABLE:
+                    raise
+                stops[changes.delivery.id] = Stop(Place(changes.start.value, 0), error)
+        return versions, stops
+
+    def _publish(self, work: PublishWork) -> Published:
+        here = self._workers.are_local or are_few(work.batch.tables)
+        work = replace(work, batch=replace(work.batch, spark=None))
+        (published,) = self._workers.results(publish, [work], here=here)
+        if published.position is not None:
+            self._positions[published.position.subject] = published.position
+        return published
+
+    def _stop(self, source: str, table: TableId, place: Place) -> None:
+        """Keep which of the table's changes are published: what it has missed begins before them."""
+        position = self._position(source, table)
+        if position is not None:
+            self._store(replace(position, place=Place(place.commit_lsn, place.seq - 1)))
+
+    def _store(self, position: NatsPosition) -> None:
+        """Store a position by itself: where the stream ends is asked for again."""
+        self._positions.clear()
+        self._link.run(positions.store(self._link, self._stream, position))
+
+    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None: ...
+
+    def forget(self, source: str, table: TableId) -> None:
+        self._schemas.forget(table)
+        if self._options.delivery == "atomic":
+            subject = position_subject(source, table)
+            self._positions.pop(subject, None)
+            self._link.run(positions.forget(self._link, self._stream, subject))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def tear_down(self) -> None:
+        """Messages and schemas stay: they are the consumers'."""
+        link = self._link
+        stream = link.run(streams.info(link, self._options.stream))
+        if stream is not None:
+            for source in self._sources:
+                for subject in (position_subject(source), f"{position_subject(source)}.>"):
+                    link.run(positions.forget(link, stream, subject))
+        self.close()

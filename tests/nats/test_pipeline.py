@@ -1,0 +1,134 @@
+"""A pipeline into NATS: what a consumer finds there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import nats as nats_client
+import pytest
+from nats.js.errors import NoKeysError
+from pyspark.sql import SparkSession
+
+from penstock.embedded.nats import USER, NatsServer
+from penstock.model.phases import Phase
+from tests.bed import Database
+from tests.nats.reading import Read, read_all
+from tests.pipeline.running import configuration, running
+
+
+def to_nats(server: NatsServer, **other: Any) -> dict[str, Any]:
+    login = {"servers": server.url, "user": USER, "password": server.password}
+    return {"name": "bus", "type": "nats", **login, **other}
+
+
+def changes(server: NatsServer) -> list[Read]:
+    return [message for message in read_all(server) if message.body["operation"] not in ("RESET", "SCHEMA")]
+
+
+async def request(server: NatsServer, table: str, payload: bytes = b"") -> Any:
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    try:
+        answer = await client.request(f"snapshot.request.{table}", payload, timeout=20)
+        return msgpack.unpackb(answer.data)
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("delivery", ["ids", "atomic"])
+def test_changes_and_a_snapshot_arrive(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path, delivery: str
+) -> None:
+    database.execute(
+        "create table users (id int primary key, name text, doc jsonb)",
+        "insert into users select n, 'before ' || n, null from generate_series(1, 300) n",
+    )
+    file = configuration(tmp_path, database, to_nats(nats, delivery=delivery, snapshot_chunk_rows=100))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        database.execute(
+            "insert into users values (1001, 'new', '{\"a\": [1, null]}')",
+            "update users set name = 'changed' where id = 1",
+            "delete from users where id = 2",
+            "begin; insert into users values (-1, 'one', null); insert into users values (0, 'two', null);"
+            "select pg_logical_emit_message(true, 'note.it', 'said'); commit",
+        )
+        pipeline.until(lambda: len(changes(nats)) >= 6)
+        answer = asyncio.run(request(nats, "users"))
+        (meta,) = pipeline.until(lambda: read_all(nats, "INIT", "init.meta.users"))
+        refused = asyncio.run(request(nats, "nobody"))
+        malformed = asyncio.run(request(nats, "users", b"{"))
+    found = changes(nats)
+    assert [message.subject for message in found] == [
+        "cdc.users.insert",
+        "cdc.users.update",
+        "cdc.users.delete",
+        "cdc.users.insert",
+        "cdc.users.insert",
+        "cdc.message.note%2Eit",
+    ]
+    assert found[0].body["data"] == {"id": 1001, "name": "new", "doc": {"a": [1, None]}}
+    assert found[5].body["content"] == b"said"
+    assert (answer["status"], answer["snapshot_id"]) == ("queued", meta.body["snapshot_id"])
+    assert (meta.body["row_count"], meta.body["batch_count"]) == (302, 4)
+    chunks = read_all(nats, "INIT", f"init.snap.users.{meta.body['snapshot_id']}.*")
+    rows = {row["id"]: row["name"] for chunk in chunks for row in chunk.body["data"]}
+    assert rows == dict(database.query("select id, name from users"))
+    assert "no table of this name" in refused["error"]
+    assert "expected an empty request" in malformed["error"]
+
+
+def test_schemas_are_in_the_bucket_with_a_version_that_grows(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path
+) -> None:
+    """Under the table's present name, and only there; a message tells of each, before the first row."""
+    database.execute("create table users (id int primary key, name text not null default 'x')")
+    file = configuration(tmp_path, database, to_nats(nats))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        first = pipeline.until(lambda: schemas(nats).get("users"))
+        database.execute("insert into users values (1)")
+        pipeline.until(lambda: len(changes(nats)) == 1)
+        database.execute("alter table users add age int; insert into users values (2, 'two', 2)")
+        pipeline.until(lambda: len(changes(nats)) == 2)
+        database.execute("alter table users rename to people", "insert into people values (3, 'three', 3)")
+        pipeline.until(lambda: len(changes(nats)) == 3)
+        pipeline.until(lambda: "users" not in schemas(nats))
+    with running(file, spark) as pipeline:
+        database.execute("insert into people values (4, 'four', 4)")
+        pipeline.until(lambda: len(changes(nats)) == 4)
+    named = {column["name"]: column for column in first["columns"]}
+    assert (named["name"]["is_nullable"], named["name"]["column_default"]) == (False, "'x'::text")
+    assert (named["id"]["data_type"], named["id"]["key"], first["primary_key"]) == ("integer", True, ["id"])
+    (last,) = schemas(nats).values()
+    assert [column["name"] for column in last["columns"]] == ["id", "name", "age"]
+    assert (last["table"], last["relation_id"]) == ("people", first["relation_id"])
+    told = [m for m in read_all(nats) if m.body["operation"] in ("SCHEMA", "INSERT")]
+    assert [message.subject for message in told] == [
+        "cdc.users.insert",
+        "cdc.users.schema",
+        "cdc.users.insert",
+        "cdc.people.schema",
+        "cdc.people.insert",
+        "cdc.people.insert",
+    ]
+    assert first["version"] < told[1].body["version"]
+
+
+def schemas(server: NatsServer) -> dict[str, Any]:
+    """What the bucket has, by key."""
+    return asyncio.run(_schemas(server))
+
+
+async def _schemas(server: NatsServer) -> dict[str, Any]:
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    try:
+        bucket = await client.jetstream().key_value("schemas")
+        keys = await bucket.keys()
+        return {key: msgpack.unpackb((await bucket.get(key)).value or b"") for key in keys}
+    except NoKeysError:
+        return {}
+    finally:
+        await client.close()

@@ -1,0 +1,100 @@
+"""A change that cannot be a message stops its table exactly there; what it missed comes later, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.config import load
+from penstock.destinations.nats.target import NatsTarget
+from penstock.destinations.plugin import type_of
+from penstock.embedded.nats import NatsServer
+from penstock.model.errors import MessageTooLarge, ValueRefused
+from tests.bed import Database
+from tests.changes.made import table
+from tests.destinations.given import Given
+from tests.nats.reading import read_all
+from tests.nats.test_pipeline import to_nats
+from tests.pipeline.running import configuration
+
+USERS = table(1, "public.users", {"id": "int4", "name": "text"})
+OTHERS = table(2, "public.others", {"id": "int4", "name": "text"})
+LARGE = "x" * 2_000_000
+
+
+def opened(
+    spark: SparkSession,
+    source: Database,
+    server: NatsServer,
+    folder: Path,
+    sources: tuple[str, ...] = ("eu",),
+    **other: Any,
+) -> NatsTarget:
+    listed = [{"name": name, "dsn": source.dsn} for name in sources]
+    file = configuration(folder, source, to_nats(server, **other), sources=listed)
+    config = load(file)
+    (destination,) = config.destinations
+    target = type_of(destination).make(config, destination)
+    assert isinstance(target, NatsTarget)
+    target.open(spark)
+    return target
+
+
+def delivered(server: NatsServer, token: str) -> list[int]:
+    return [message.body["data"]["id"] for message in read_all(server, subject=f"cdc.{token}.insert")]
+
+
+@pytest.mark.parametrize("delivery", ["ids", "atomic"])
+@pytest.mark.parametrize(
+    ("bad", "kind"), [(LARGE, MessageTooLarge), ("\0", ValueRefused)], ids=["large", "no text"]
+)
+def test_what_came_before_is_there_and_what_follows_comes_once(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    delivery: str,
+    bad: str,
+    kind: type[Exception],
+) -> None:
+    """In the middle of a transaction, of a batch that has published others before; the batch comes again, cut
+    differently. In the end the table goes on from the batch's start: the spool has another value then."""
+    given.deliver(USERS, OTHERS)
+    spool = given.spool
+    spool.insert(USERS, ("1", "one")).insert(OTHERS, ("1", "one"))
+    middle = spool.commit()
+    spool.insert(USERS, ("2", "two")).insert(USERS, ("3", bad)).insert(USERS, ("4", "four"))
+    spool.insert(OTHERS, ("2", "two"))
+    end = spool.commit()
+    target = opened(spark, database, own_nats, tmp_path / "first", delivery=delivery)
+    target.begin("eu", given.start)
+    ((stopped, error),) = target.write(given.batch(end))
+    assert (stopped, type(error)) == (USERS.id, kind)
+    assert error.where["table"] == USERS.name
+    if kind is MessageTooLarge:
+        assert error.where["key"] == "id=3"
+        assert "2000" in error.reason
+    assert delivered(own_nats, "users") == [1, 2]
+    assert delivered(own_nats, "others") == [1, 2]
+    target.close()
+
+    again = opened(spark, database, own_nats, tmp_path / "again", delivery=delivery)
+    assert again.write(given.batch(middle)) == []
+    assert [table for table, _ in again.write(given.batch(end, middle))] == [USERS.id]
+    if kind is MessageTooLarge:
+        again.close()
+        own_nats.stop()
+        own_nats.settings |= {"max_payload": 8_000_000}
+        own_nats.start()
+        again = opened(spark, database, own_nats, tmp_path / "larger", delivery=delivery)
+        again.catch_up(given.changes(USERS.id, given.start, end), end)
+        assert delivered(own_nats, "users") == [1, 2, 3, 4]
+    assert delivered(own_nats, "others") == [1, 2]
+    last = spool.insert(OTHERS, ("5", "five")).insert(USERS, ("5", "five")).commit()
+    assert again.write(given.batch(last, end)) == []
+    assert delivered(own_nats, "users")[-1] == 5
+    again.close()
