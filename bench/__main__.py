@@ -14,7 +14,8 @@ import bench
 from bench.report import show, to_json
 
 NOT_BENCHMARKS = {
-    "__main__", "jdbc", "looks", "pipeline", "report", "rows", "servers", "subscription", "turns", "usage",
+    "__main__", "backlog", "jdbc", "looks", "pipeline", "raw_nats", "report", "rows", "servers",
+    "subscription", "turns", "usage",
 }  # fmt: skip
 """What benchmarks have in common."""
 

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
+from bench.backlog import FILL, RECEIVER, TABLE, Backlog
 from bench.pipeline import Pipeline
 from bench.report import ROUNDS, Case, alternate
 from bench.servers import GIVEN_UP, SOURCE, NeverArrived, Servers, two_servers
@@ -25,18 +26,8 @@ from penstock.postgres.connection import Connection
 
 ROWS = 5_000_000
 CHANGES = 1_000_000
-TABLE = """
-create table t (id bigint primary key, code uuid, name text, about text, amount numeric(14, 2),
-                ratio double precision, made timestamptz, day date, flag bool)
-"""
-FILL = """
-insert into t
-select i, md5(i::text)::uuid, 'name ' || i, 'Customer no. ' || i || ', since ' || 1990 + i % 35 || '; ' ||
-       (array['never paid late', 'asks for "invoices"', 'prefers e-mail', 'is on holiday'])[1 + i % 4],
-       i * 1.25, i / 7.0, timestamptz '2026-01-01' + i * interval '1.7 second', date '2026-01-01' + i % 365,
-       i % 3 = 0
-from generate_series({first}, {last}) i
-"""
+WARM_UP = 20_000
+"""Changes before the clock runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +129,22 @@ class _Changes:
     def compared(self) -> Case:
         ours, theirs, usages, received = [], [], [], []
         pipeline = Pipeline(self.servers, "changes", files=True)
+        backlog = Backlog(self.servers, pipeline.publication)
         try:
             pipeline.start()
             pipeline.wait_until_ready(2)
-            self._deliver(pipeline, 1, 20_000)  # to warm up
-            for number in range(1, ROUNDS + 1):
-                slot = f"bench_{number}"
-                first = number * 10 * self.changes
-                self._execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", slot)
+            self._deliver(pipeline, backlog, WARM_UP)
+            for _ in range(ROUNDS):
                 with watched(self.servers, pipeline.pid) as usage:
-                    ours.append(self._deliver(pipeline, first, first + self.changes - 1))
+                    ours.append(self._deliver(pipeline, backlog, self.changes))
                 usages.append(usage)
                 pipeline.hold()
                 with watched(self.servers) as usage:
-                    theirs.append(self._receive(slot))
+                    theirs.append(backlog.receive())
                 received.append(usage)
                 pipeline.release()
-                self._execute("select pg_drop_replication_slot(%s)", slot)
         finally:
+            backlog.drop_slot()
             pipeline.remove()
         mine, other = (self.changes / median(side) for side in (ours, theirs))
         return Case(
@@ -165,48 +154,22 @@ class _Changes:
             "rows/s",
             mine / other,
             round(max(usage.ours_peak_mb for usage in usages), 1),
-            "pg_recvlogical to /dev/null",
+            RECEIVER,
             time_and_memory(usages, received),
         )
 
-    def _execute(self, statement: str, *values: str) -> None:
-        with self.servers.at_source() as connection:
-            connection.execute(statement.encode(), values or None)
-
-    def _deliver(self, pipeline: Pipeline, first: int, last: int) -> float:
+    def _deliver(self, pipeline: Pipeline, backlog: Backlog, changes: int) -> float:
         """Seconds until the registry has all of a backlog that came while the pipeline was held."""
         pipeline.hold()
-        for begin in range(first, last + 1, 1000):
-            self._execute(FILL.format(first=begin, last=min(begin + 999, last)))
-        wanted = last - first + 1
+        backlog.write(changes)
         with self.servers.at_source() as connection:
             before = _registered(connection)
             began = time.perf_counter()
             pipeline.release()
-            while _registered(connection) < before + wanted:
+            while _registered(connection) < before + changes:
                 if time.perf_counter() - began > GIVEN_UP:
                     raise NeverArrived("the changes are not in the registry")
                 time.sleep(0.01)
-        return time.perf_counter() - began
-
-    def _receive(self, slot: str) -> float:
-        with self.servers.at_source() as connection:
-            row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
-            connection.execute("select pg_logical_emit_message(true, 'bench', 'end')")
-        assert row is not None
-        server = self.servers.source
-        options = {"proto_version": "2", "publication_names": "penstock_changes_source", "messages": "true"}
-        began = time.perf_counter()
-        subprocess.run(
-            [
-                str(server.bin / "pg_recvlogical"), "--dbname", SOURCE, "--slot", slot, "--start",
-                "--no-loop", "--endpos", row[0], "--file", "/dev/null",
-                *(part for key, value in options.items() for part in ("-o", f"{key}={value}")),
-            ],
-            check=True,
-            stderr=subprocess.DEVNULL,
-            env=server.environment(),
-        )  # fmt: skip
         return time.perf_counter() - began
 
 

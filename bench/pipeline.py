@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ import yaml
 from psycopg import sql
 
 from bench.servers import SOURCE, NeverArrived, Servers
+from penstock.config.models import default_slot_name
 from penstock.model.phases import Phase
 from penstock.postgres.connection import Connection
 from penstock.state.store import Store
@@ -49,14 +51,22 @@ class Pipeline:
     """A pipeline with a slot, a spool, a state and a destination database of its own name."""
 
     def __init__(
-        self, servers: Servers, name: str = "ours", interval: str = "1s", *, files: bool = False
+        self,
+        servers: Servers,
+        name: str = "ours",
+        interval: str = "1s",
+        *,
+        files: bool = False,
+        nats: Mapping[str, object] | None = None,
     ) -> None:
+        """To PostgreSQL, if not to files or to NATS, with the keys of such a destination."""
         self.database = name
         self._servers = servers
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir="/tmp"))
         self.files = self.folder / "files"
         """Where a pipeline to files writes them."""
         self._to_files = files
+        self._nats = nats
         self._state = f"sqlite:///{self.folder / 'state.db'}"
         self._file = self.folder / "pipeline.yaml"
         self._file.write_text(yaml.safe_dump(self._configuration(interval)))
@@ -89,6 +99,8 @@ class Pipeline:
     def _destination(self) -> dict[str, object]:
         if self._to_files:
             return {"type": "files", "base_path": str(self.files)}
+        if self._nats is not None:
+            return {"type": "nats", **self._nats}
         return {"type": "postgres", "dsn": self._servers.destination.url(self.database)}
 
     @property
@@ -202,8 +214,12 @@ class Pipeline:
         )
 
     @property
+    def publication(self) -> str:
+        return self._slot
+
+    @property
     def _slot(self) -> str:
-        return f"penstock_{self.database}_source"
+        return default_slot_name(self.database, "source")
 
     def _signal(self, number: signal.Signals) -> None:
         """From the top down: whoever has stopped starts no others."""

@@ -42,8 +42,8 @@ class Usage:
         """Of everything but what the servers do in any case."""
         return sum(seconds for part, seconds in self.cpu.items() if part != BACKGROUND)
 
-    def cpu_line(self) -> str:
-        parts = sorted(self.cpu.items(), key=lambda item: -item[1])
+    def cpu_line(self, times: float = 1.0) -> str:
+        parts = sorted(((part, seconds * times) for part, seconds in self.cpu.items()), key=lambda p: -p[1])
         said = ", ".join(f"{part} {seconds:.1f}" for part, seconds in parts if seconds >= 0.05)
         return said or "too few to see"
 
@@ -55,9 +55,10 @@ BACKGROUND = "servers' background"
 
 
 @contextmanager
-def watched(servers: Servers, pipeline: int | None = None) -> Iterator[Usage]:
-    """What is used inside of the block; complete when that is over."""
-    watch = _Watch(lambda: _parts(servers, pipeline))
+def watched(servers: Servers, pipeline: int | None = None, others: Mapping[str, int] = {}) -> Iterator[Usage]:
+    """What is used inside of the block; complete when that is over. `others`: processes that are a part of
+    their own, by its name."""
+    watch = _Watch(lambda: _parts(servers, pipeline, others))
     watch.look()
     thread = threading.Thread(target=watch.go_on, daemon=True)
     thread.start()
@@ -95,7 +96,7 @@ class _Watch:
 
     def _count(self, part: str, process: psutil.Process) -> None:
         """What a process had used when we began is not ours; one that came later began with nothing."""
-        used = _cpu_seconds(process, exactly=part not in OURS)
+        used = _cpu_seconds(process)
         which = process.pid, process.create_time()
         before = self._seen.get(which, 0.0 if self._begun else used)
         self.usage.cpu[part] = self.usage.cpu.get(part, 0.0) + used - before
@@ -108,10 +109,10 @@ class _Watch:
         self.usage.ours_peak_mb = max(self.usage.ours_peak_mb, sum(resident.get(part, 0.0) for part in OURS))
 
 
-def _cpu_seconds(process: psutil.Process, *, exactly: bool) -> float:
-    """To a hundredth of a second; or to the nanosecond, for a server's process, which has one thread."""
+def _cpu_seconds(process: psutil.Process) -> float:
+    """To a hundredth of a second; or to the nanosecond, for a process that has one thread."""
     exact = Path(f"/proc/{process.pid}/schedstat")
-    if exactly and exact.exists():
+    if process.num_threads() == 1 and exact.exists():
         with contextlib.suppress(OSError):
             return int(exact.read_text().split()[0]) / 1e9
     times = process.cpu_times()
@@ -127,15 +128,17 @@ def time_and_memory(ours: Sequence[Usage], theirs: Sequence[Usage]) -> tuple[str
     )
 
 
-def _parts(servers: Servers, pipeline: int | None) -> Parts:
+def _parts(servers: Servers, pipeline: int | None, others: Mapping[str, int]) -> Parts:
+    for part, pid in others.items():
+        yield part, psutil.Process(pid)
     if pipeline is not None:
         yield from _pipeline_parts(pipeline)
     for name, server in (("source", servers.source), ("destination", servers.destination)):
         postmaster = int((server.data / "postmaster.pid").read_text().split()[0])
         for process in psutil.Process(postmaster).children():
-            part = _server_part(name, _command(process))
-            if part:
-                yield part, process
+            server_part = _server_part(name, _command(process))
+            if server_part:
+                yield server_part, process
 
 
 def _pipeline_parts(pid: int) -> Parts:

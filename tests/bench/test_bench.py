@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from itertools import count
@@ -90,7 +91,7 @@ def test_what_the_pipeline_and_the_servers_use_is_told_by_part_without_what_the_
     with two_servers() as servers:
         pipeline = subprocess.Popen([sys.executable, "-c", child], stdin=subprocess.PIPE)
         try:
-            with watched(servers, pipeline.pid) as usage:
+            with watched(servers, pipeline.pid, {"client": os.getpid()}) as usage:
                 servers.source.execute("select pg_sleep(0.6)")
                 with servers.at_destination("postgres") as connection:
                     connection.execute("select pg_sleep(0.6)")
@@ -104,12 +105,13 @@ def test_what_the_pipeline_and_the_servers_use_is_told_by_part_without_what_the_
     assert usage.ours_peak_mb >= usage.memory["Python workers"]
     assert "source's backends" in usage.cpu
     assert "destination's backends" not in usage.cpu
+    assert usage.memory["client"] > 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("name", "size"), [("catchup", 4000), ("copy", 5000), ("latency", 4000), ("tables", 5)]
+    ("name", "size"), [("catchup", 4000), ("copy", 5000), ("latency", 4000), ("nats", 3000), ("tables", 5)]
 )
 def test_every_benchmark_of_the_pipeline_runs(
     name: str, size: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -61,7 +61,9 @@ def test_a_difference_is_said_and_is_a_failure() -> None:
 
 
 @pytest.mark.usefixtures("silent_java")
-@pytest.mark.parametrize("to", ["files", pytest.param("postgres", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "to", ["files", *(pytest.param(to, marks=pytest.mark.slow) for to in ("nats", "postgres"))]
+)
 def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path, to: str) -> None:
     done = subprocess.run(
         [*DEMO, "--to", to, "--seconds", "2", "--rows", "300", "--keep", folder],
@@ -83,6 +85,7 @@ def servers() -> set[str]:
     return {command for command in found if "/tmp/penstock-demo-" in command and "bin/postgres " in command}
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_demo_and_nothing_is_left() -> None:
     for number, moment in ((signal.SIGTERM, "Starting PostgreSQL"), (signal.SIGHUP, "Starting the pipeline")):
         folders, before = set(Path("/tmp").glob("penstock-demo-*")), servers()

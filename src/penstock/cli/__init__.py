@@ -16,9 +16,11 @@ from penstock.cli.check import check
 from penstock.cli.consumers import consumers
 from penstock.cli.demo import demo
 from penstock.cli.grant import grant
+from penstock.cli.mirror import mirror
 from penstock.cli.reload import reload
 from penstock.cli.retry import retry
 from penstock.cli.run import run
+from penstock.cli.snapshot import snapshot
 from penstock.cli.snowflake import snowflake
 from penstock.cli.status import status
 from penstock.cli.tail import tail
@@ -39,6 +41,8 @@ app.command()(status)
 app.command()(reload)
 app.command()(retry)
 app.command()(consumers)
+app.command()(snapshot)
+app.command()(mirror)
 app.command()(snowflake)
 app.command()(tail)
 app.command()(teardown)

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 class To(StrEnum):
     FILES = "files"
+    NATS = "nats"
     POSTGRES = "postgres"
     SPARK = "spark"
 
@@ -45,7 +46,8 @@ def demo(
     """
     from penstock import logs
     from penstock.demo.delivery import DeliveryDemo
-    from penstock.demo.ends import FilesEnd, PostgresEnd
+    from penstock.demo.ends import End, FilesEnd, PostgresEnd
+    from penstock.demo.mirrored import NatsEnd
     from penstock.demo.run import Demo
 
     logs.to_stderr(logging.WARNING)
@@ -59,10 +61,15 @@ def demo(
         def tell(text: str) -> None:
             console.print(f"[dim]{text} …[/]")
 
+        ends: dict[To, Callable[[Path], End]] = {
+            To.FILES: FilesEnd,
+            To.NATS: NatsEnd,
+            To.POSTGRES: PostgresEnd,
+        }
         running = (
             Demo(folder, tell, ending.held)
             if to is To.SPARK
-            else DeliveryDemo(folder, tell, FilesEnd if to is To.FILES else PostgresEnd, ending.held)
+            else DeliveryDemo(folder, tell, ends[to], ending.held)
         )
         seen: list[DemoProgress] = []
         with console.status("") as status:

@@ -111,7 +111,7 @@ class DeliveryDemo:
             status = collect(config)
             ready = [table["phase"] == "ready" for table in status["destinations"][0]["tables"]]
             show(_progress(status, load, spent))
-            if end is None and spent >= seconds and ready and all(ready):
+            if end is None and spent >= seconds and ready and all(ready) and self._end.follows():
                 load.stop()
                 with connect(config.sources[0].conninfo()) as connection:
                     end = mark(connection)

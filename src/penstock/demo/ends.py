@@ -28,6 +28,9 @@ class End(Protocol):
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:
         """Return the checksums of the shop's tables as they are there; the source may be asked about them."""
 
+    def follows(self) -> bool:
+        """Tell whether it needs nothing more of the pipeline but changes."""
+
     def stop(self) -> None: ...
 
 
@@ -44,6 +47,9 @@ class PostgresEnd:
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:  # noqa: ARG002
         with connect(self._server.dsn()) as connection:
             return checksums(connection, shop.TABLES)
+
+    def follows(self) -> bool:
+        return True
 
     def stop(self) -> None:
         self._server.stop()
@@ -70,6 +76,9 @@ class FilesEnd:
         for table, kind, path in rows:
             files.setdefault(table, []).append((kind, path))
         return {table: Checksum.of(rebuilt(files[str(table)]).rows()) for table in shop.TABLES}
+
+    def follows(self) -> bool:
+        return True
 
     def stop(self) -> None: ...
 

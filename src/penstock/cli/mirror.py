@@ -1,0 +1,106 @@
+"""`penstock mirror`: a local SQLite file that is kept equal to the source, from a NATS destination."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import patterns
+
+if TYPE_CHECKING:
+    from penstock.consumer import ConsumerAccess, Mirror
+    from penstock.destinations.nats.options import NatsOptions
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SQLITE = "sqlite:///"
+
+
+def mirror(
+    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    to: Annotated[str, typer.Option(help="The file: sqlite:///file.db")],
+    table: Annotated[
+        list[str] | None, typer.Option(help="Only this table (a glob such as sales.*); may be repeated.")
+    ] = None,
+    destination: Annotated[
+        str | None, typer.Option(help="The destination. Default: the only one of type nats.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Stop when all is applied that was published at the start.")
+    ] = False,
+) -> None:
+    """Keep a SQLite file equal to the source, from snapshots and changes of a NATS destination, until Ctrl-C.
+
+    Example: penstock mirror shop.yaml --to sqlite:///shop.db --table users --table 'sales.*'
+    """
+    path = _path(to)
+    patterns.check(table or [])
+    from penstock.cli.nats_destination import nats_options
+    from penstock.config import load
+    from penstock.consumer import Mirror
+
+    access = consumer_access(nats_options(load(config), destination))
+    number = asyncio.run(_run(Mirror(access, path, table or [], _tell), once))
+    if number:
+        raise typer.Exit(128 + number)
+
+
+def consumer_access(options: NatsOptions) -> ConsumerAccess:
+    """Return how consumers reach what the destination publishes. With secrets in it: not for any output."""
+    from penstock.consumer import ConsumerAccess, TlsFiles
+
+    access, tls = options.access(), options.tls
+    return ConsumerAccess(
+        servers=access.servers,
+        user=access.user,
+        password=access.password,
+        token=access.token,
+        creds_file=options.creds_file,
+        nkey_file=options.nkey_file,
+        tls=TlsFiles(tls.ca_file, tls.cert_file, tls.key_file) if tls else None,
+        stream=options.stream,
+        init_stream=options.init_stream,
+        schema_bucket=options.schema_bucket,
+        encoding=options.encoding,
+    )
+
+
+async def _run(mirror: Mirror, once: bool) -> int:
+    """Run it to its end, or to a signal, which is returned. What is not written yet, the next start does."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    came: list[int] = []
+
+    def end(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in caught:
+        loop.add_signal_handler(number, end, number)
+    try:
+        await mirror.run(once=once)
+    except asyncio.CancelledError:
+        if not came:
+            raise
+    finally:
+        for number in caught:
+            loop.remove_signal_handler(number)
+    return came[0] if came else 0
+
+
+def _path(url: str) -> Path:
+    if not url.startswith(_SQLITE) or len(url) == len(_SQLITE):
+        raise typer.BadParameter(
+            "expected sqlite:///file.db, or sqlite:////absolute/file.db", param_hint="--to"
+        )
+    return Path(url.removeprefix(_SQLITE))
+
+
+def _tell(sentence: str) -> None:
+    from penstock.model.text import printable
+
+    print(printable(sentence), flush=True)

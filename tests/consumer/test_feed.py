@@ -1,0 +1,151 @@
+"""The library by itself: descriptions, a table copied and followed, a stream read through what befalls it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import nats as nats_client
+import pytest
+
+from penstock.changes.encoded import Encoding
+from penstock.consumer import Feed, MessageLogged, RowChange, SnapshotInfo, SnapshotRows, snapshots
+from penstock.consumer import ordered as reading
+from penstock.embedded.nats import USER, NatsServer
+from penstock.model import TableName
+from penstock.model.errors import SnapshotUnanswered
+from penstock.model.nats_names import bucket_key, dictionary_key
+from tests.consumer.producing import Producer, model_table
+from tests.consumer.staging import ITEMS, Stage, items, row, staged
+
+
+def test_keys_of_the_bucket_hold_what_a_key_may() -> None:
+    assert bucket_key("users") == "users"
+    assert bucket_key("a_b%2Eé") == "a_b=252E=C3=A9"
+    assert dictionary_key("x y", 7) == "x=20y.dictionary.7"
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_a_table_is_copied_and_followed(nats: NatsServer, encoding: Encoding) -> None:
+    async def play() -> None:
+        async with Producer(nats, encoding) as producer, Feed.open(producer.access) as feed:
+            table = items()
+            table.rows = [row(number) for number in range(7)]
+            await producer.add(table, model_table(2, TableName("s.x", "é"), ITEMS))
+            assert {each.name for each in (await feed.tables()).values()} == {"public.items", '"s.x".é'}
+            described = await feed.table("items")
+            assert described is not None
+            assert (described.row_key, described.columns[0].data_type) == (("id",), "integer")
+            steps: list[Any] = []
+            async with aclosing(feed.copy_and_follow("items")) as following:
+                async for step in following:
+                    steps.append(step)
+                    if sum(len(each.rows) for each in steps if isinstance(each, SnapshotRows)) == 7:
+                        break
+                at = producer.begin()
+                producer.delete(at, table, row(3))
+                producer.commit(at)
+                await producer.publish(twice=True)
+                producer.reset(table)
+                await producer.publish()
+                change = await anext(following)
+                assert isinstance(change, RowChange)
+                assert (change.operation, change.data["id"]) == ("DELETE", 3)
+                again = await anext(following)
+                assert isinstance(again, SnapshotInfo)
+                assert again.row_count == 6
+            assert isinstance(steps[0], SnapshotInfo)
+
+    asyncio.run(play())
+
+
+def test_messages_of_postgresql_are_no_changes_of_a_table_called_so(nats: NatsServer, tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        producer = stage.producer
+        table = model_table(1, TableName("public", "message"), ITEMS)
+        await producer.add(table)
+        logged = producer.encoded({"operation": "MESSAGE", "content": "hello", "prefix": "insert"})
+        await producer.client.jetstream().publish("cdc.message.insert", logged)
+        async with Feed.open(producer.access) as feed, aclosing(feed.changes(0)) as changes:
+            assert isinstance(await anext(changes), MessageLogged)
+        at = producer.begin()
+        producer.insert(at, table, row(1))
+        producer.commit(at)
+        await stage.check()
+
+    staged(nats, tmp_path, scenario)
+
+
+def test_a_stream_is_read_on_when_the_server_comes_back(
+    own_nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "HEARTBEAT", 0.3)
+
+    async def published() -> None:
+        client = await nats_client.connect(own_nats.url, user=USER, password=own_nats.password)
+        for _ in range(20):
+            await client.jetstream().publish("cdc.users.insert", b"x")
+        await client.close()
+
+    async def scenario(stage: Stage) -> None:
+        access = stage.producer.access
+        sequences: list[int] = []
+        async with Feed.open(access) as feed, aclosing(feed.entries(0, wait=1)) as batches:
+            for end in (20, 40):
+                await published()
+                while len(sequences) < end:
+                    sequences += [entry.sequence for entry in await anext(batches)]
+                own_nats.kill()
+                own_nats.start()
+        assert sequences == [*range(1, 41)]
+
+    staged(own_nats, tmp_path, scenario)
+
+
+def test_a_consumer_needs_few_rights(tmp_path: Path) -> None:
+    rights = {"publish": ["snapshot.request.>", "$JS.API.>"], "subscribe": ["_INBOX.>"]}
+    server = NatsServer(tmp_path / "nats")
+    users = [
+        {"user": USER, "password": server.password},
+        {"user": "app", "password": "app", "permissions": rights},
+    ]
+    server.settings["accounts"] = {"PENSTOCK": {"jetstream": "enabled", "users": users}}
+    server.start()
+
+    async def scenario(stage: Stage) -> None:
+        stage.producer.compressed = True
+        await stage.producer.add(items())
+        stage.producer.access = replace(stage.producer.access, user="app", password="app")
+        await stage.check()
+
+    try:
+        staged(server, tmp_path, scenario)
+    finally:
+        server.remove()
+
+
+def test_a_request_is_waited_for_while_others_are_served(
+    nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "PATIENCE", 0.4)
+    monkeypatch.setattr(snapshots, "_LOOK", 0.1)
+
+    async def scenario(stage: Stage) -> None:
+        producer = stage.producer
+        producer.answer_pause = 1.0
+        await producer.add(items())
+        catching_up = asyncio.create_task(stage.catch_up())
+        while not catching_up.done():
+            await producer.client.jetstream().publish("init.snap.another.1.1", b"")
+            await asyncio.sleep(0.1)
+        await catching_up
+        assert producer.snapshots == 1
+        producer.reset(producer.tables["items"])
+        await producer.publish()
+        with pytest.raises(SnapshotUnanswered, match="nobody answers"):
+            await stage.catch_up()
+
+    staged(nats, tmp_path, scenario)
