@@ -14,9 +14,10 @@ import pytest
 from penstock.changes.encoded import Encoding
 from penstock.consumer import Feed, MessageLogged, RowChange, SnapshotInfo, SnapshotRows, snapshots
 from penstock.consumer import ordered as reading
+from penstock.consumer.access import ConsumerAccess, connect
 from penstock.embedded.nats import USER, NatsServer
 from penstock.model import TableName
-from penstock.model.errors import SnapshotUnanswered
+from penstock.model.errors import FeedUnreachable, SnapshotUnanswered
 from penstock.model.nats_names import bucket_key, dictionary_key
 from tests.consumer.producing import Producer, model_table
 from tests.consumer.staging import ITEMS, Stage, items, row, staged
@@ -125,6 +126,17 @@ def test_a_consumer_needs_few_rights(tmp_path: Path) -> None:
         staged(server, tmp_path, scenario)
     finally:
         server.remove()
+
+
+def test_who_is_not_let_in_is_told_so_however_the_server_hangs_up(nats: NatsServer) -> None:
+    """Of many at once, the server resets the connections of some before we have closed them."""
+
+    async def play() -> None:
+        access = ConsumerAccess((nats.url,), user=USER, password="wrong")
+        met = await asyncio.gather(*(connect(access) for _ in range(500)), return_exceptions=True)
+        assert {type(each) for each in met} == {FeedUnreachable}
+
+    asyncio.run(play())
 
 
 def test_a_request_is_waited_for_while_others_are_served(

@@ -55,13 +55,14 @@ class ConsumerAccess:
 async def connect(access: ConsumerAccess) -> Client:
     """Return a connection, which is made again by itself whenever it is lost. Raises FeedUnreachable."""
     client = Client()
-    failures, connected = 0, False
+    failures, connecting = 0, True
 
     async def note(error: Exception) -> None:
-        """At first every server is tried once; later the connection is waited for."""
+        """At first every server is tried once; later the connection is waited for. An end that the server
+        makes before we do is no more to tell than what it was for."""
         nonlocal failures
         failures += 1
-        if not connected and failures >= len(access.servers):
+        if connecting and failures >= len(access.servers):
             raise error
 
     try:
@@ -74,10 +75,11 @@ async def connect(access: ConsumerAccess) -> Client:
                 **_arguments(access),
             )
     except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
+        connecting = False
         await client.close()
         reason = without_secrets(str(error)) or type(error).__name__
         raise FeedUnreachable(f"no NATS server lets us in: {reason}", servers=access.shown) from None
-    connected = True
+    connecting = False
     return client
 
 
