@@ -13,6 +13,9 @@ from typing import Any
 from penstock.model import ColumnType
 from tests.consumer.producing import ModelTable, Producer
 
+LIVE = "select token, sqlite_name from __penstock_tables where state = 'live' and token is not null"
+"""What a person sees; a table whose name another has taken is hidden until its new one is told."""
+
 
 def kept(text: str | None, type: ColumnType, encoding: str = "msgpack") -> Any:
     """What SQLite has of a value, by what is documented."""
@@ -49,7 +52,7 @@ def expected(table: ModelTable) -> Counter[str]:
 def mirrored(path: Path) -> dict[str, Counter[str]]:
     """The rows of every table that is live, by its token."""
     with closing(sqlite3.connect(path)) as connection:
-        live = connection.execute("select token, sqlite_name from __penstock_tables where state = 'live'")
+        live = connection.execute(LIVE)
         tables = {}
         for token, name in live.fetchall():
             quoted = '"' + name.replace('"', '""') + '"'

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from penstock.changes.encoded import Encoding
+from penstock.consumer import Mirror
 from penstock.embedded.nats import NatsServer
 from penstock.model import Column, TableName
 from tests.changes.made import column_type
@@ -241,6 +244,7 @@ def test_a_name_that_another_table_takes(nats: NatsServer, tmp_path: Path) -> No
         await stage.check()
         await producer.redescribe(old, replace(old.schema, name=TableName("public", "tmp")))
         await stage.check()
+        assert producer.snapshots == 2
         # Dropped, and made anew.
         new = items(9, "a")
         new.rows = [row(40)]
@@ -250,6 +254,38 @@ def test_a_name_that_another_table_takes(nats: NatsServer, tmp_path: Path) -> No
         producer.insert(at, new, row(41))
         producer.commit(at)
         await stage.check()
+
+    staged(nats, tmp_path, scenario)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_that_swap_names_while_they_are_loaded(nats: NatsServer, tmp_path: Path, seed: int) -> None:
+    """Through a third name or not, told at once or only with the next change, published twice or not."""
+    random = Random(seed)
+
+    async def scenario(stage: Stage) -> None:
+        producer, tables = stage.producer, [items(number, f"t{number}") for number in range(1, 6)]
+        producer.snapshot_pause = 0.1
+        await producer.add(*tables)
+        mirror = asyncio.create_task(Mirror(producer.access, stage.path, note=stage.notes.append).run())
+        for number in range(60):
+            one, other = random.sample(tables, 2)
+            names = one.schema.name, other.schema.name
+            for table, name in zip((one, other), reversed(names), strict=True):
+                await producer.redescribe(table, replace(table.schema, name=name))
+                at = producer.begin()
+                producer.insert(at, table, row(number))
+                producer.commit(at)
+                if random.random() < 0.3:
+                    producer.reset(random.choice(tables))
+                if random.random() < 0.7:
+                    await producer.publish(twice=random.random() < 0.3)
+                await asyncio.sleep(random.choice([0, 0, 0.05, 0.1]))
+        await asyncio.sleep(0.2)
+        mirror.cancel()
+        await asyncio.wait([mirror])
+        await stage.check()
+        assert mirror.cancelled()
 
     staged(nats, tmp_path, scenario)
 

@@ -92,7 +92,7 @@ def test_a_name_that_two_sources_have_is_refused(nats: NatsServer, tmp_path: Pat
             await asyncio.sleep(0.02)
             if mirror.done():
                 break
-        with pytest.raises(MirrorRefused, match="two sources, shop and other, publish a table"):
+        with pytest.raises(MirrorRefused, match="two sources, other and shop, publish a table"):
             await mirror
 
     staged(nats, tmp_path, scenario)

@@ -15,7 +15,7 @@ from penstock.model import ColumnType, TableName
 from penstock.postgres.connection import Connection, connect
 from tests.bed import Database
 from tests.checker import rows_difference, text_rows
-from tests.consumer.comparing import kept
+from tests.consumer.comparing import LIVE, kept
 
 _TYPES = """
 select a.attname, t.typname from pg_attribute a join pg_type t on t.oid = a.atttypid
@@ -31,7 +31,7 @@ def mirror_difference(
         return "there is no mirror yet"
     lines = []
     with closing(sqlite3.connect(path)) as mirror, connect(source.dsn) as connection:
-        live = mirror.execute("select token, sqlite_name from __penstock_tables where state = 'live'")
+        live = mirror.execute(LIVE)
         names = dict(live.fetchall())
         for table in tables:
             if token(table) not in names:

@@ -18,6 +18,7 @@ from penstock.model.secrets import without_secrets
 
 CONNECT_SECONDS = 10.0
 RECONNECT_SECONDS = 1
+TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,12 @@ async def connect(access: ConsumerAccess) -> Client:
     failures, connecting = 0, True
 
     async def note(error: Exception) -> None:
-        """At first every server is tried once; later the connection is waited for. An end that the server
-        makes before we do is no more to tell than what it was for."""
+        """At first every server is tried once, or some times if it hangs up without a word: we may have been
+        too slow for it. Later the connection is waited for."""
         nonlocal failures
         failures += 1
-        if connecting and failures >= len(access.servers):
+        tries = TRIES if isinstance(error, ConnectionResetError) else 1
+        if connecting and failures >= tries * len(access.servers):
             raise error
 
     try:

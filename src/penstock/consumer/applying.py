@@ -6,11 +6,11 @@ A change is applied exactly if it is in neither what was applied before (`commit
 - the table is reset,
 - its columns are others, or its description has a new version and nothing in it says why: a column that was
   dropped and added again looks the same, and its values do not,
-- a change does not fit: a column too many or too few, a row that is not there, or is there already,
-- its name was given to another table.
+- a change does not fit: a column too many or too few, a row that is not there, or is there already.
 
-A table is known by its oid. Renamed, it keeps its rows. A table whose name another has taken is loaded anew
-when it turns up under its new one.
+A table is known by its oid, under whatever name its changes come, and keeps its rows when it is renamed.
+Names are as the stream tells them, in its order: a table that is new or described anew takes its name from
+who had it. What comes twice ends as it did the first time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from penstock.consumer.documents import (
     TableRedescribed,
     TableReset,
 )
-from penstock.consumer.feed import table_of
-from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState
+from penstock.consumer.feed import is_of_a_row, table_of
+from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState, Relation
 from penstock.consumer.mirror_table import MirrorTable
 from penstock.consumer.ordered import StreamEntry
 from penstock.model.errors import MirrorRefused
@@ -53,15 +53,22 @@ class _LoadAgain(Exception):
 class Applier:
     """Applies messages to a mirror's file."""
 
-    def __init__(self, file: MirrorFile, read: Callable[[StreamEntry], FeedEvent | None]) -> None:
+    def __init__(
+        self,
+        file: MirrorFile,
+        read: Callable[[StreamEntry], FeedEvent | None],
+        is_chosen: Callable[[str], bool],
+    ) -> None:
         self._file = file
         self._read = read
-        self._changed: dict[str, MirroredTable] = {}
-        self._other_sources: Counter[str] = Counter()
+        self._is_chosen = is_chosen
+        self._changed: dict[Relation, MirroredTable] = {}
+        self._sources: dict[str, str] = {}
+        self._turns: Counter[str] = Counter()
 
-    def apply(self, entries: Sequence[StreamEntry]) -> dict[str, str]:
+    def apply(self, entries: Sequence[StreamEntry]) -> dict[Relation, str]:
         """Apply messages in one transaction; returns the tables that need a snapshot since, and why."""
-        loading: dict[str, str] = {}
+        loading: dict[Relation, str] = {}
         with self._file.transaction():
             for entry in entries:
                 loading.update(self._taken(entry))
@@ -75,139 +82,153 @@ class Applier:
     def finish(self, table: MirroredTable, staged: MirrorTable, info: SnapshotInfo) -> str | None:
         """Let the rows of a snapshot, with what was put aside since, be the table; or return why another
         snapshot is needed."""
-        loaded = MirroredTable(
-            table.token,
-            MirrorState.LIVE,
-            table.chosen_as,
-            table.sqlite_name,
-            info.table,
-            info.lsn,
-            info.visibility,
-            _text(info.timestamp),
+        loaded = replace(
+            table,
+            state=MirrorState.LIVE,
+            description=info.table,
+            snapshot_lsn=info.lsn,
+            visibility=info.visibility,
+            visible_until=_text(info.timestamp),
+            last=("", 0),
         )
+        if loaded.token is None and info.table.token not in self._file.by_token:
+            loaded.token = info.table.token
+        if loaded.token == info.table.token:
+            loaded.name = info.table.name
         try:
             with self._file.transaction():
-                for other in self._file.all_of(info.table.relation):
-                    if other.token != table.token and other.state is MirrorState.LIVE:
-                        self._file.remove(other)  # one that is loading may have the newer name
                 self._file.take_place(staged, loaded)
                 loaded.prepare()
-                for entry in self._file.aside(table.token):
+                for entry in self._file.aside(table.relation):
                     self._replay(loaded, entry)
-                self._file.empty_aside(table.token)
+                self._file.empty_aside(table.relation)
                 self._file.save(loaded)
         except _LoadAgain as why:
             with self._file.transaction():
-                self._file.empty_aside(table.token)
+                self._file.empty_aside(table.relation)
             return str(why)
         finally:
-            self._changed.pop(table.token, None)
+            self._changed.pop(table.relation, None)
         return None
 
-    def call_otherwise(self, table: MirroredTable, description: TableDescription) -> None:
-        """Let a table that is loading have another name, under which there may be a snapshot of it."""
-        with self._file.transaction():
-            self._file.move_aside(table.token, description.token)
-            self._file.forget(table.token)
-            self._file.save(replace(table, token=description.token, description=description))
+    def call(self, table: MirroredTable, description: TableDescription) -> None:
+        """Let a table be called so, and no other."""
+        if (table.token, table.name) == (description.token, description.name):
+            return
+        self._free(description.token, table.relation)
+        self._file.call(table, description.token, description.name)
 
     def _replay(self, table: MirroredTable, entry: StreamEntry) -> None:
         event = self._read(entry)
         if event is None or isinstance(event, MessageLogged):
             return
-        if not isinstance(event, RowChange) and event.lsn <= table.snapshot_lsn:
-            return
-        if _is_its(table, event):
-            why = self._followed(table, event)
-            if why is not None:
-                raise _LoadAgain(why)
-        elif not self._was_before(table, event):
-            raise _LoadAgain("another table has its name")
+        why = self._followed(table, event)
+        if why is not None:
+            raise _LoadAgain(why)
 
-    def _taken(self, entry: StreamEntry) -> dict[str, str]:
+    def _taken(self, entry: StreamEntry) -> dict[Relation, str]:
         token = table_of(entry.subject)
         if token is None:
             return {}
-        holder = self._file.tables.get(token)
-        if holder is not None and holder.state is MirrorState.LEFT_OUT:
-            return {}
-        if holder is not None and holder.state is MirrorState.LOADING:
-            self._file.put_aside(token, entry)
+        holder = self._file.by_token.get(token)
+        if holder is not None and holder.state is MirrorState.LEFT_OUT and is_of_a_row(entry.subject):
             return {}
         event = self._read(entry)
         if event is None or isinstance(event, MessageLogged):
             return {}
-        if holder is None or not _is_its(holder, event):
-            return self._newcomer(token, holder, event, entry)
-        why = self._followed(holder, event)
+        self._check_source(token, event.relation[0])
+        table = self._file.tables.get(event.relation)
+        if table is None:
+            return self._begun(token, holder, event)
+        if isinstance(event, TableRedescribed):
+            self.call(table, event.table)
+        elif table.token is None and table.state is MirrorState.LOADING and not _is_late(event, holder):
+            self._free(token, table.relation)
+            self._file.call(table, token, None)
+        if table.state is MirrorState.LEFT_OUT:
+            return self._chosen_at_last(table)
+        if table.state is MirrorState.LOADING:
+            self._file.put_aside(table.relation, entry)
+            return {}
+        why = self._followed(table, event)
         if why is not None:
-            self._load(replace(holder, state=MirrorState.LOADING, rows=None, seen=None))
-            return {token: why}
+            self._load(replace(table, state=MirrorState.LOADING, rows=None, seen=None))
+            return {table.relation: why}
         return {}
 
-    def _newcomer(
-        self, token: str, holder: MirroredTable | None, event: TableEvent, entry: StreamEntry
-    ) -> dict[str, str]:
-        """Take a message of a table that is not the one of this name here."""
-        same = self._file.by_relation(event.relation)
-        if same is not None and not _is_newer(same, event):
-            if same.state is MirrorState.LOADING:
-                self._file.put_aside(same.token, entry)
+    def _begun(self, token: str, holder: MirroredTable | None, event: TableEvent) -> dict[Relation, str]:
+        """Begin with a table that is not known, unless it had its name before the one that has it now."""
+        if _is_late(event, holder):
             return {}
-        if holder is not None:
-            if self._was_before(holder, event):
-                return {}
-            self._remove(holder)
-        if same is not None and isinstance(event, TableRedescribed) and _only_renamed(same, event.table):
-            self._rename(same, event.table)
-            return {}
-        if same is not None:
-            self._remove(same)
-        description = event.table if isinstance(event, TableRedescribed) else None
-        chosen_as = same.chosen_as if same is not None else None
-        self._load(MirroredTable(token, chosen_as=chosen_as, description=description))
-        return {token: "it is new under this name"}
+        self._free(token, event.relation)
+        table = MirroredTable(event.relation, token)
+        if isinstance(event, TableRedescribed):
+            table.name = event.table.name
+            if not self._is_chosen(table.name):
+                table.state = MirrorState.LEFT_OUT
+        self._load(table)
+        return {table.relation: "it is new"} if table.state is MirrorState.LOADING else {}
 
-    def _was_before(self, table: MirroredTable, event: TableEvent) -> bool:
-        """Whether it happened before the table's snapshot, to who had the name then. A table of another
-        source may take a name, too, but not again and again: there are two of that name."""
-        assert table.description is not None
-        source, other = table.description.source, event.relation[0]
-        if source == other:
-            return _was_before(table, event)
-        self._other_sources[table.token] += 1
-        if self._other_sources[table.token] > MOST_TAKEN_BY_OTHER_SOURCES:
+    def _chosen_at_last(self, table: MirroredTable) -> dict[Relation, str]:
+        """A table that was left out may be called now as one that is wanted."""
+        if table.name is None or not self._is_chosen(table.name):
+            return {}
+        self._load(replace(table, state=MirrorState.LOADING, chosen_as=table.name))
+        return {table.relation: "its name is chosen"}
+
+    def _free(self, token: str, relation: Relation) -> None:
+        """Take a name from another table that has it."""
+        holder = self._file.by_token.get(token)
+        if holder is None or holder.relation == relation:
+            return
+        if holder.state is MirrorState.LEFT_OUT:
+            self._file.remove(holder)
+        else:
+            self._file.take_name(holder)
+
+    def _check_source(self, token: str, source: str) -> None:
+        """A table of another source may take a name, but not again and again: there are two of that name."""
+        before = self._sources.setdefault(token, source)
+        if before == source:
+            return
+        self._sources[token] = source
+        self._turns[token] += 1
+        if self._turns[token] > MOST_TAKEN_BY_OTHER_SOURCES:
             raise MirrorRefused(
-                f"two sources, {source} and {other}, publish a table under the same name",
-                table=table.token,
+                f"two sources, {' and '.join(sorted((before, source)))}, publish a table under the same name",
+                table=token,
                 remedy="Leave it out (--table), or let each source have a NATS destination of its own",
             )
-        return False
 
     def _followed(self, table: MirroredTable, event: TableEvent) -> str | None:
         """Apply what happened to a table that is live; returns why it cannot be followed."""
         if isinstance(event, TableReset):
+            if event.lsn <= table.snapshot_lsn:
+                return None
             return f"changes may be missing: {event.reason}" if event.reason else "changes may be missing"
         if isinstance(event, TableRedescribed):
-            return self._redescribed(table, event.table)
+            return self._redescribed(table, event)
         if event.place <= table.last or self._is_in_snapshot(table, event):
             return None
         assert table.rows is not None
         if not table.rows.apply(self._file.connection, event):
             return f"an {event.operation} does not fit the rows and columns that are here"
         table.last = event.place
-        self._changed[table.token] = table
+        self._changed[table.relation] = table
         return None
 
-    def _redescribed(self, table: MirroredTable, description: TableDescription) -> str | None:
-        before = table.description
+    def _redescribed(self, table: MirroredTable, event: TableRedescribed) -> str | None:
+        before, after = table.description, event.table
         assert before is not None
-        if description.token != before.token:
-            return "it has another name"
-        if description.version < before.version:
+        same = _looks(before) == _looks(after)
+        if before.token != after.token and same:  # under another name versions count anew
+            table.description = after
+            self._changed[table.relation] = table
             return None
-        if description.version == before.version:
-            return None if _looks(description) == _looks(before) else "its columns have changed"
+        if event.lsn <= table.snapshot_lsn:
+            return None
+        if before.token == after.token and after.version <= before.version - (not same):
+            return None  # a repetition
         return "its columns have changed, or may have"
 
     def _is_in_snapshot(self, table: MirroredTable, change: RowChange) -> bool:
@@ -218,56 +239,20 @@ class Applier:
             return False
         return table.seen(change.xid)
 
-    def _rename(self, table: MirroredTable, description: TableDescription) -> None:
-        assert table.sqlite_name is not None
-        self._file.forget(table.token)
-        self._changed.pop(table.token, None)
-        before, after = table.sqlite_name, self._file.free_name(description.name, but=table.sqlite_name)
-        if before != after:
-            self._file.rename(before, after)
-        table.token, table.sqlite_name, table.description = description.token, after, description
-        table.prepare()
-        self._file.save(table)
-
     def _load(self, table: MirroredTable) -> None:
-        self._changed.pop(table.token, None)
-        self._file.empty_aside(table.token)
+        self._changed.pop(table.relation, None)
+        self._file.empty_aside(table.relation)
         self._file.save(table)
 
-    def _remove(self, table: MirroredTable) -> None:
-        self._changed.pop(table.token, None)
-        self._file.remove(table)
 
-
-def _is_its(table: MirroredTable, event: TableEvent) -> bool:
-    return table.description is not None and table.description.relation == event.relation
-
-
-def _was_before(table: MirroredTable, event: TableEvent) -> bool:
-    """Whether it happened before the table's snapshot, to who had the name then."""
-    if isinstance(event, RowChange):
-        seen = SeenBy(table.visibility) if table.visibility else None
-        return seen is not None and event.committed_at <= table.visible_until and seen(event.xid)
-    return event.lsn <= table.snapshot_lsn
-
-
-def _is_newer(table: MirroredTable, event: TableEvent) -> bool:
-    """Whether a message of this table under another name is more than a late one or a repetition."""
-    if table.state is MirrorState.LOADING or _was_before(table, event):
+def _is_late(event: TableEvent, holder: MirroredTable | None) -> bool:
+    """Whether it happened before the snapshot of the table that has the name now."""
+    if holder is None or holder.state is not MirrorState.LIVE:
         return False
     if isinstance(event, RowChange):
-        return event.place > table.last
-    return event.lsn >= table.last[0]
-
-
-def _only_renamed(table: MirroredTable, description: TableDescription) -> bool:
-    before = table.description
-    return (
-        table.state is MirrorState.LIVE
-        and before is not None
-        and before.name != description.name
-        and _looks(before) == _looks(description)
-    )
+        seen = SeenBy(holder.visibility) if holder.visibility else None
+        return seen is not None and event.committed_at <= holder.visible_until and seen(event.xid)
+    return event.lsn <= holder.snapshot_lsn
 
 
 def _looks(description: TableDescription) -> object:

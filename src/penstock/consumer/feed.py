@@ -22,6 +22,7 @@ from nats.js.kv import KeyValue
 
 from penstock.consumer.access import ConsumerAccess, connect
 from penstock.consumer.documents import (
+    ROW_OPERATIONS,
     FeedEvent,
     MessageLogged,
     RowChange,
@@ -251,6 +252,11 @@ def table_of(subject: str) -> str | None:
     """Return which table a message of the stream is of; None: it is of no table."""
     parts = subject.split(".")
     return parts[1] if len(parts) == 3 else None
+
+
+def is_of_a_row(subject: str) -> bool:
+    """Whether a message of a table is one of its rows, or of all of them."""
+    return subject.rpartition(".")[2].upper() in ROW_OPERATIONS
 
 
 def _voids(info: SnapshotInfo, event: TableReset | TableRedescribed) -> bool:

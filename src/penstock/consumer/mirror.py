@@ -19,7 +19,7 @@ from penstock.consumer.access import ConsumerAccess
 from penstock.consumer.applying import Applier
 from penstock.consumer.documents import TableDescription
 from penstock.consumer.feed import Feed, FeedBroken
-from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState
+from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState, Relation
 from penstock.consumer.mirror_table import MirrorTable
 from penstock.consumer.ordered import TRANSIENT
 from penstock.consumer.snapshots import Rows
@@ -35,7 +35,7 @@ AT_ONCE = 4
 """Snapshots that are waited for or loaded at a time."""
 _LONGEST_PAUSE = 30.0
 _LOOK_ONCE = 0.5
-_LOOK_FOR_OTHERS = 10.0
+_LOOK_AFTER_NAMELESS = 10.0
 
 Note = Callable[[str], None]
 
@@ -66,11 +66,10 @@ class _Keeper:
         self._file = file
         self._globs = globs
         self._note = note
-        self._applier = Applier(file, feed.read)
+        self._applier = Applier(file, feed.read, self._is_chosen)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._loaders: dict[str, asyncio.Task[None]] = {}
-        self._failures: dict[str, PenstockError] = {}
-        self._tried: dict[tuple[str, int], set[str]] = {}
+        self._loaders: dict[Relation, asyncio.Task[None]] = {}
+        self._failures: dict[Relation, PenstockError] = {}
         self._once = False
         self._looked = time.monotonic()
         self._group = asyncio.TaskGroup()
@@ -97,11 +96,11 @@ class _Keeper:
                 entries = self._feed.entries(self._file.sequence, self._file.created, **wait)
                 async with aclosing(entries) as batches:
                     async for batch in batches:
-                        for token, why in (self._applier.apply(batch) if batch else {}).items():
-                            self._note(f"{token}: a snapshot is needed: {why}")
-                            self._load(token)
+                        for relation, why in (self._applier.apply(batch) if batch else {}).items():
+                            self._note(f"{self._file.tables[relation].called}: a snapshot is needed: {why}")
+                            self._load(relation)
                         self._end_loaders_of_the_gone()
-                        await self._look_for_others()
+                        await self._look_after_the_nameless()
                         if self._once and self._file.sequence >= target and not self._loaders:
                             return
             except FeedBroken as broken:
@@ -113,12 +112,18 @@ class _Keeper:
                 self._load_all()
 
     async def _start_over(self) -> None:
+        """Begin where the stream ends now. What tables are called was told before that, if at all."""
         facts = await self._feed.facts()
         self._file.start_over(self._feed.access.stream, facts.created, facts.last)
+        for description in (await self._feed.tables()).values():
+            table = self._file.tables.get(description.relation)
+            if table is not None:
+                with self._file.transaction():
+                    self._applier.call(table, description)
 
     async def _choose(self) -> None:
         """Begin with tables that are chosen and not here yet; remove those that no longer are."""
-        described = await self._feed.tables()
+        described = {table.relation: table for table in (await self._feed.tables()).values()}
         names = {table.name for table in described.values()}
         names |= {table.chosen_as for table in self._file.tables.values() if table.chosen_as}
         for glob in self._globs:
@@ -129,41 +134,42 @@ class _Keeper:
                     remedy=f"Tables: {listed}" if listed else "It has none yet: start the pipeline",
                 )
         for table in [*self._file.tables.values()]:
-            name = described[table.token].name if table.token in described else table.chosen_as
-            known_as = [each for each in (name, table.chosen_as) if each]  # it may not be known yet
+            description = described.get(table.relation)
+            known_as = [each for each in (description and description.name, table.chosen_as) if each]
+            is_chosen = any(map(self._is_chosen, known_as))
             if table.state is MirrorState.LEFT_OUT:
-                if table.token in described and self._is_chosen(described[table.token].name):
+                if is_chosen:
                     self._forget(table)
-            elif known_as and not any(map(self._is_chosen, known_as)):
-                self._note(f"{table.token}: it is no longer chosen, and removed")
+            elif known_as and not is_chosen:  # it may not be known yet
+                self._note(f"{table.called}: it is no longer chosen, and removed")
                 self._leave_out(table)
-        for token, description in described.items():
-            if token not in self._file.tables:
+        for description in described.values():
+            if description.relation not in self._file.tables:
                 self._add(description)
 
-    async def _look_for_others(self) -> None:
-        """Begin now and then with tables that the bucket has and the file has not: tables that swap names
-        while they are loaded can be lost sight of."""
-        if time.monotonic() - self._looked < _LOOK_FOR_OTHERS:
+    async def _look_after_the_nameless(self) -> None:
+        """Tables whose name another has taken are renamed, or gone: remove those that the bucket has not."""
+        nameless = [table for table in self._file.tables.values() if table.token is None]
+        if not nameless or time.monotonic() - self._looked < _LOOK_AFTER_NAMELESS:
             return
         self._looked = time.monotonic()
         try:
-            described = await asyncio.wait_for(self._feed.tables(), _LOOK_FOR_OTHERS)
+            described = await asyncio.wait_for(self._feed.tables(), _LOOK_AFTER_NAMELESS)
         except TRANSIENT:
             return
-        for token, description in described.items():
-            if token not in self._file.tables:
-                self._add(description)
-        self._load_all()
+        known = {table.relation for table in described.values()}
+        for table in nameless:
+            if table.relation not in known and table.state is MirrorState.LIVE:
+                self._forget(table)
 
     def _add(self, description: TableDescription) -> None:
-        """Begin with a table. Where it has only been renamed, the stream will tell."""
-        if self._file.by_relation(description.relation) is not None:
-            return
+        """Begin with a table. If the name is another's here, the stream will tell whose it is."""
+        token = description.token if description.token not in self._file.by_token else None
+        table = MirroredTable(description.relation, token, description.name if token else None)
         if self._is_chosen(description.name):
-            table = MirroredTable(description.token, chosen_as=description.name, description=description)
+            table.chosen_as = description.name
         else:
-            table = MirroredTable(description.token, MirrorState.LEFT_OUT)
+            table.state = MirrorState.LEFT_OUT
         with self._file.transaction():
             self._file.save(table)
 
@@ -177,29 +183,30 @@ class _Keeper:
     def _leave_out(self, table: MirroredTable) -> None:
         with self._file.transaction():
             self._file.remove(table)
-            self._file.save(MirroredTable(table.token, MirrorState.LEFT_OUT))
+            self._file.save(
+                MirroredTable(table.relation, table.token, table.name, state=MirrorState.LEFT_OUT)
+            )
 
     def _load_all(self) -> None:
-        for token, table in self._file.tables.items():
-            if table.state is MirrorState.LOADING and token not in self._loaders:
-                self._load(token)
+        for relation, table in self._file.tables.items():
+            if table.state is MirrorState.LOADING and relation not in self._loaders:
+                self._load(relation)
 
     def _end_loaders_of_the_gone(self) -> None:
-        for token in self._loaders.keys() - self._file.tables.keys():
-            self._loaders.pop(token).cancel()
+        for relation in self._loaders.keys() - self._file.tables.keys():
+            self._loaders.pop(relation).cancel()
 
-    def _load(self, token: str) -> None:
-        before = self._loaders.pop(token, None)
+    def _load(self, relation: Relation) -> None:
+        before = self._loaders.pop(relation, None)
         if before is not None:
             before.cancel()
-        self._failures.pop(token, None)
-        self._loaders[token] = self._group.create_task(self._loading(token))
+        self._failures.pop(relation, None)
+        self._loaders[relation] = self._group.create_task(self._loading(self._file.tables[relation]))
 
-    async def _loading(self, token: str) -> None:
+    async def _loading(self, table: MirroredTable) -> None:
         """Load a table, however often that takes."""
         task, pause, last_reason = asyncio.current_task(), 1.0, ""
-        table = self._file.tables.get(token)
-        while table is not None and self._file.tables.get(token) is table:
+        while self._is_to_load(table):
             try:
                 async with self._turns:
                     if await self._loaded(table):
@@ -208,9 +215,9 @@ class _Keeper:
             except (SnapshotRefused, SnapshotUnanswered, FeedUnreadable) as error:
                 failure: PenstockError = error
             except TRANSIENT as error:
-                failure = SnapshotUnanswered(f"NATS does not answer ({type(error).__name__})", table=token)
-            if isinstance(failure, SnapshotRefused) and await self._goes_by_another_name(table):
-                break
+                failure = SnapshotUnanswered(
+                    f"NATS does not answer ({type(error).__name__})", table=table.called
+                )
             if self._once:
                 self._give_up(table, failure)
                 break
@@ -219,28 +226,11 @@ class _Keeper:
                 self._note(str(failure))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        if self._loaders.get(token) is task:
-            del self._loaders[token]
+        if self._loaders.get(table.relation) is task:
+            del self._loaders[table.relation]
 
-    async def _goes_by_another_name(self, table: MirroredTable) -> bool:
-        """Look whether the table was renamed, and if so load it under a name that was not tried yet, unless
-        it is here under that name already."""
-        if table.description is None:
-            return False
-        relation = table.description.relation
-        if any(other.state is MirrorState.LIVE for other in self._file.all_of(relation)):
-            self._forget(table)
-            return True
-        tried = self._tried.setdefault(relation, set())
-        tried.add(table.token)
-        names = [each for each in await self._feed.descriptions() if each.relation == relation]
-        for description in sorted(names, key=lambda each: -each.timestamp):
-            if description.token not in tried | self._file.tables.keys():
-                self._applier.call_otherwise(table, description)
-                self._load(description.token)
-                return True
-        tried.clear()
-        return False
+    def _is_to_load(self, table: MirroredTable) -> bool:
+        return self._file.tables.get(table.relation) is table and table.state is MirrorState.LOADING
 
     def _give_up(self, table: MirroredTable, failure: PenstockError) -> None:
         """Of a table that was neither asked for by name nor ever here, it is told and no more: the pipeline
@@ -252,35 +242,50 @@ class _Keeper:
         ):
             self._note(str(failure))
         else:
-            self._failures[table.token] = failure
+            self._failures[table.relation] = failure
 
     async def _loaded(self, table: MirroredTable) -> bool:
         """Load a table from one snapshot; whether that sufficed."""
-        description = await self._feed.table(table.token)
-        name = description.name if description is not None else table.chosen_as
+        token, name = await self._present_name(table)
+        if token is None:
+            self._note(f"{table.called}: it has no name any more at this destination, until it is told anew")
+            self._forget(table)
+            return True
         if self._globs:
             if name is None:
-                raise SnapshotUnanswered("the bucket has no description of a table yet", table=table.token)
+                raise SnapshotUnanswered("the bucket has no description of a table yet", table=token)
             if not any(self._is_chosen(each) for each in (name, table.chosen_as) if each):
                 self._leave_out(table)
                 return True
         table.chosen_as = table.chosen_as or name
-        table.description = table.description or description
-        async with self._feed.snapshots(table.token, name).taken() as (info, chunks):
+        async with self._feed.snapshots(token, name).taken() as (info, chunks):
+            if info.table.relation != table.relation:
+                raise SnapshotUnanswered("its name has passed to another table", table=token)
             staged = self._file.staged(info.table)
             try:
                 async for rows in chunks:
-                    self._fill(staged, rows, table.token)
-                if self._file.tables.get(table.token) is not table:
-                    return True  # it has been renamed or removed meanwhile
+                    self._fill(staged, rows, token)
+                if not self._is_to_load(table):
+                    return True  # it has been removed meanwhile
                 why = self._applier.finish(table, staged, info)
                 if why is not None:
-                    self._note(f"{table.token}: another snapshot is needed: {why}")
+                    self._note(f"{token}: another snapshot is needed: {why}")
                     return False
             finally:
                 self._file.drop_staged(staged)
-        self._note(f"{table.token}: {info.row_count} rows are loaded, and it is followed")
+        self._note(f"{token}: {info.row_count} rows are loaded, and it is followed")
         return True
+
+    async def _present_name(self, table: MirroredTable) -> tuple[str | None, str | None]:
+        """Return what a table is called now, in subjects and by the source, which may be more than the stream
+        has told so far. None: its name is another's, and it has none."""
+        held = await self._feed.table(table.token) if table.token is not None else None
+        if held is not None and held.relation == table.relation:
+            return held.token, held.name
+        for other in (await self._feed.tables()).values():
+            if other.relation == table.relation:
+                return other.token, other.name
+        return (table.token, table.name) if held is None else (None, None)
 
     def _fill(self, staged: MirrorTable, rows: Rows, token: str) -> None:
         try:

@@ -1,8 +1,9 @@
 """The SQLite file of a mirror: the tables, and what the mirror knows of them, written together.
 
     __penstock_position   how far the stream of changes is applied, and which stream that is
-    __penstock_tables     of each table: whether it is `live`, `loading` (it needs a snapshot) or `left out`,
-                          its description, its snapshot, the last change that was applied
+    __penstock_tables     of each table: what it is called, whether it is `live`, `loading` (it needs a
+                          snapshot) or `left out`, its description, its snapshot, the last change that was
+                          applied
     __penstock_aside      changes of tables that are loading, as they came
 
 Everything that a step changes is in one transaction. So a mirror that is killed goes on where its last
@@ -14,6 +15,10 @@ transaction ended:
 3. rows of the snapshot go to a table of their own; a crash leaves it, and the next start drops it;
 4. that table takes the name, the changes that were put aside and are not in the snapshot are applied, the
    table is `live`.
+
+A table is known by its source and its oid, `relation`: names pass from one to another, and a change says
+whose it is. A table whose name another has taken has none (`token` is null) until the stream tells its new
+one.
 
 The file belongs to one process at a time; others may read it whenever they like.
 """
@@ -45,14 +50,17 @@ _TABLES = """
         stream text not null, created text not null, sequence integer not null
     );
     create table __penstock_tables (
-        token text primary key, chosen_as text, state text not null, sqlite_name text, description text,
-        snapshot_lsn text, visibility text, visible_until text, commit_lsn text, seq integer
+        source text, relation_id integer, token text, name text, state text not null, chosen_as text,
+        sqlite_name text, description text, snapshot_lsn text, visibility text, visible_until text,
+        commit_lsn text, seq integer,
+        primary key (source, relation_id)
     );
     create table __penstock_aside (
-        token text, sequence integer, subject text not null, payload blob not null,
-        primary key (token, sequence)
+        source text, relation_id integer, sequence integer, subject text not null, payload blob not null,
+        primary key (source, relation_id, sequence)
     );
 """
+_OF = "source = ? and relation_id = ?"
 
 
 class MirrorState(StrEnum):
@@ -61,9 +69,17 @@ class MirrorState(StrEnum):
     LEFT_OUT = "left out"
 
 
+Relation = tuple[str, int]
+"""A source, and the oid that a table has there."""
+
+
 @dataclass(slots=True)
 class MirroredTable:
-    token: str
+    relation: Relation
+    token: str | None
+    """What it is called in subjects; None: another table has taken its name."""
+    name: str | None = None
+    """`schema.table`, where the stream or the bucket has told."""
     state: MirrorState = MirrorState.LOADING
     chosen_as: str | None = None
     """`schema.table` when it was chosen: a table stays chosen when it is renamed."""
@@ -77,6 +93,11 @@ class MirroredTable:
     """The last change that was applied."""
     rows: MirrorTable | None = None
     seen: SeenBy | None = None
+
+    @property
+    def called(self) -> str:
+        """What to call it, for people."""
+        return self.token or self.name or f"a table of {self.relation[0]} (oid {self.relation[1]})"
 
     def prepare(self) -> None:
         """Make what it needs to be changed."""
@@ -93,7 +114,8 @@ class MirrorFile:
         self.stream: str = row[0] if row else ""
         self.created: str = row[1] if row else ""
         self.sequence: int = row[2] if row else 0
-        self.tables: dict[str, MirroredTable] = {}
+        self.tables: dict[Relation, MirroredTable] = {}
+        self.by_token: dict[str, MirroredTable] = {}
         self._read_tables()
         self._staged = 0
 
@@ -122,13 +144,13 @@ class MirrorFile:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Write what is done inside all at once; after an exception the list of tables is as before, too."""
-        tables = dict(self.tables)
+        tables, by_token = dict(self.tables), dict(self.by_token)
         self.connection.execute("begin immediate")
         try:
             yield
             self.connection.execute("commit")
         except BaseException:
-            self.tables = tables
+            self.tables, self.by_token = tables, by_token
             if self.connection.in_transaction:
                 self.connection.execute("rollback")
             raise
@@ -158,55 +180,54 @@ class MirrorFile:
         description = json.dumps(table.description.document) if table.description else None
         visibility = str(table.visibility) if table.visibility else None
         self.connection.execute(
-            "insert or replace into __penstock_tables values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "insert or replace into __penstock_tables values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(table.token, table.chosen_as, table.state.value, table.sqlite_name, description),
-                *(table.snapshot_lsn, visibility, table.visible_until, *table.last),
+                *(*table.relation, table.token, table.name, table.state.value, table.chosen_as),
+                *(table.sqlite_name, description, table.snapshot_lsn, visibility, table.visible_until),
+                *table.last,
             ),
         )
-        self.tables[table.token] = table
+        self._know(table)
 
     def remove(self, table: MirroredTable) -> None:
         """Forget a table, rows and all."""
         self._drop(table.sqlite_name)
-        self.empty_aside(table.token)
-        self.forget(table.token)
+        self.empty_aside(table.relation)
+        self.connection.execute(f"delete from __penstock_tables where {_OF}", table.relation)
+        self.tables.pop(table.relation, None)
+        self._free_token(table)
 
-    def forget(self, token: str) -> None:
-        """Forget what is known under a name; the rows stay."""
-        self.connection.execute("delete from __penstock_tables where token = ?", (token,))
-        self.tables.pop(token, None)
+    def call(self, table: MirroredTable, token: str, name: str | None) -> None:
+        """Let a table have a name that no other has."""
+        self._free_token(table)
+        table.token, table.name = token, name
+        if table.sqlite_name is not None and name is not None:
+            self._rename_rows(table, self.free_name(name, but=table.sqlite_name))
+        self.save(table)
 
-    def by_relation(self, relation: tuple[str, int]) -> MirroredTable | None:
-        return next(iter(self.all_of(relation)), None)
+    def take_name(self, table: MirroredTable) -> None:
+        """Let a table have no name: its rows are kept, where nobody sees them."""
+        self._free_token(table)
+        table.token = table.name = None
+        if table.sqlite_name is not None:
+            self._rename_rows(table, self._hidden_name(table))
+        self.save(table)
 
-    def all_of(self, relation: tuple[str, int]) -> list[MirroredTable]:
-        """Return what is known of a table, under all names: several only while they are loading."""
-        return [
-            table
-            for table in self.tables.values()
-            if table.description is not None and table.description.relation == relation
-        ]
-
-    def put_aside(self, token: str, entry: StreamEntry) -> None:
+    def put_aside(self, relation: Relation, entry: StreamEntry) -> None:
         self.connection.execute(
-            "insert or ignore into __penstock_aside values (?, ?, ?, ?)",
-            (token, entry.sequence, entry.subject, entry.data),
+            "insert or ignore into __penstock_aside values (?, ?, ?, ?, ?)",
+            (*relation, entry.sequence, entry.subject, entry.data),
         )
 
-    def aside(self, token: str) -> Iterator[StreamEntry]:
+    def aside(self, relation: Relation) -> Iterator[StreamEntry]:
         rows = self.connection.execute(
-            "select sequence, subject, payload from __penstock_aside where token = ? order by sequence",
-            (token,),
+            f"select sequence, subject, payload from __penstock_aside where {_OF} order by sequence",
+            relation,
         )
         return (StreamEntry(sequence, subject, payload, None, 0) for sequence, subject, payload in rows)
 
-    def move_aside(self, token: str, other: str) -> None:
-        self.empty_aside(other)
-        self.connection.execute("update __penstock_aside set token = ? where token = ?", (other, token))
-
-    def empty_aside(self, token: str) -> None:
-        self.connection.execute("delete from __penstock_aside where token = ?", (token,))
+    def empty_aside(self, relation: Relation) -> None:
+        self.connection.execute(f"delete from __penstock_aside where {_OF}", relation)
 
     def staged(self, description: TableDescription) -> MirrorTable:
         """Create a table for the rows of a snapshot."""
@@ -221,13 +242,9 @@ class MirrorFile:
 
     def take_place(self, staged: MirrorTable, table: MirroredTable) -> None:
         """Let the rows of a snapshot be the table's."""
-        assert table.description is not None
         self._drop(table.sqlite_name)
-        table.sqlite_name = self.free_name(table.description.name)
-        self.rename(staged.name, table.sqlite_name)
-
-    def rename(self, before: str, after: str) -> None:
-        self.connection.execute(f"alter table {quoted(before)} rename to {quoted(after)}")
+        table.sqlite_name = staged.name
+        self._rename_rows(table, self.free_name(table.name) if table.name else self._hidden_name(table))
 
     def free_name(self, name: str, *, but: str | None = None) -> str:
         """Return what a table of the source can be called here."""
@@ -238,19 +255,37 @@ class MirrorFile:
         listed = self.connection.execute("select name from sqlite_schema").fetchall()
         return distinct([wanted], [taken for (taken,) in listed if taken != but])[0]
 
+    def _hidden_name(self, table: MirroredTable) -> str:
+        return f"{OURS}nameless_{table.relation[1]}_{table.relation[0]}"
+
+    def _rename_rows(self, table: MirroredTable, after: str) -> None:
+        assert table.sqlite_name is not None
+        if table.sqlite_name != after:
+            self.connection.execute(f"alter table {quoted(table.sqlite_name)} rename to {quoted(after)}")
+            table.sqlite_name = after
+            table.prepare()
+
+    def _know(self, table: MirroredTable) -> None:
+        self.tables[table.relation] = table
+        if table.token is not None:
+            self.by_token[table.token] = table
+
+    def _free_token(self, table: MirroredTable) -> None:
+        if table.token is not None and self.by_token[table.token].relation == table.relation:
+            del self.by_token[table.token]
+
     def _drop(self, sqlite_name: str | None) -> None:
         if sqlite_name is not None:
             self.connection.execute(f"drop table if exists {quoted(sqlite_name)}")
 
     def _read_tables(self) -> None:
-        columns = (
-            "token, chosen_as, state, sqlite_name, description, snapshot_lsn, visibility, visible_until,"
-            " commit_lsn, seq"
-        )
-        for row in self.connection.execute(f"select {columns} from __penstock_tables"):
-            token, chosen_as, state, name, description, lsn, visibility, until, *last = row
+        for row in self.connection.execute("select * from __penstock_tables"):
+            source, id, token, table_name, state, chosen_as, *row = row
+            name, description, lsn, visibility, until, *last = row
             table = MirroredTable(
+                (source, id),
                 token,
+                table_name,
                 MirrorState(state),
                 chosen_as,
                 name,
@@ -261,7 +296,7 @@ class MirrorFile:
                 (last[0], last[1]),
             )
             table.prepare()
-            self.tables[token] = table
+            self._know(table)
 
 
 @contextmanager
