@@ -114,6 +114,7 @@ class RawConnection:
     def __init__(self, server: NatsServer) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.port))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+        self._sending = threading.Lock()
         self._heard = threading.Condition()
         self._stored = 0
         self._failure = ""
@@ -128,7 +129,8 @@ class RawConnection:
         began = time.perf_counter()
         for piece in pieces:
             self._wait_for(sent + piece.messages - way.window)
-            self._socket.sendall(piece.frames)
+            with self._sending:
+                self._socket.sendall(piece.frames)
             sent += piece.messages
         self._wait_for(sent)
         return time.perf_counter() - began
@@ -152,7 +154,8 @@ class RawConnection:
 
     def _hear(self, way: RawWay, text: bytes) -> None:
         if b"PING\r\n" in text:
-            self._socket.sendall(b"PONG\r\n")
+            with self._sending:
+                self._socket.sendall(b"PONG\r\n")
         answers = [answer for answer in _ANSWER.findall(text) if b'"server_id"' not in answer]
         with self._heard:
             if b"-ERR" in text or b'"error"' in text:
