@@ -26,8 +26,10 @@ from psycopg import sql
 
 from bench.servers import SOURCE, NeverArrived, Servers
 from penstock.config.models import default_slot_name
+from penstock.model import Lsn
 from penstock.model.phases import Phase
 from penstock.postgres.connection import Connection
+from penstock.spool.manifest import position
 from penstock.state.store import Store
 
 CORES = 2
@@ -173,6 +175,20 @@ class Pipeline:
 
     def release(self) -> None:
         self._signal(signal.SIGCONT)
+
+    def capture(self) -> None:
+        """Let the capture alone go on, until the spool has all that has committed."""
+        with self._servers.at_source() as connection:
+            row = connection.execute("select pg_current_wal_insert_lsn()::text").fetchone()
+            connection.execute("select pg_logical_emit_message(true, 'bench', 'end', true)")
+        assert row is not None
+        for process in psutil.Process(self.pid).children():
+            if "penstock.capture" in process.cmdline():
+                process.send_signal(signal.SIGCONT)
+        until = time.monotonic() + STARTS_WITHIN
+        spool = self.folder / "spool" / self.database / "source"
+        while (reached := position(spool)) is None or reached <= Lsn.parse(row[0]):
+            self._go_on_waiting(until)
 
     def stop(self) -> None:
         """In good order; what does not stop is killed, and that is an error."""

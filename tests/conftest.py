@@ -51,6 +51,8 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
     # What a test asks of Spark is done before the compiler that takes its time has paid: a sixth less CPU.
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    # Many pipelines at once, and one port.
+    os.environ.setdefault("PENSTOCK_MONITORING__ENABLED", "false")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

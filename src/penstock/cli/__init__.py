@@ -17,9 +17,11 @@ from penstock.cli.consumers import consumers
 from penstock.cli.demo import demo
 from penstock.cli.grant import grant
 from penstock.cli.mirror import mirror
+from penstock.cli.pause import pause, resume
 from penstock.cli.reload import reload
 from penstock.cli.retry import retry
 from penstock.cli.run import run
+from penstock.cli.serve import serve
 from penstock.cli.snapshot import snapshot
 from penstock.cli.snowflake import snowflake
 from penstock.cli.status import status
@@ -40,11 +42,14 @@ app.command()(run)
 app.command()(status)
 app.command()(reload)
 app.command()(retry)
+app.command()(pause)
+app.command()(resume)
 app.command()(consumers)
 app.command()(snapshot)
 app.command()(mirror)
 app.command()(snowflake)
 app.command()(tail)
+app.command()(serve)
 app.command()(teardown)
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.logs import LogFormat, LogLevel
+
 
 def run(
     config: Annotated[Path, typer.Argument(help="The configuration file.")],
@@ -18,6 +20,12 @@ def run(
         bool, typer.Option("--once", help="Stop when all that had committed at the start is delivered.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every batch.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How lines of the log are written.")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option("--log-level", help="The least that is written.")
+    ] = LogLevel.INFO,
 ) -> None:
     """Copy the tables, then follow them, until Ctrl-C.
 
@@ -30,13 +38,20 @@ def run(
     loaded = load(config)
     if not loaded.destinations:
         raise ConfigError("the configuration has no destinations", file=config, remedy="Add one")
-    logs.to_stderr(logging.DEBUG if verbose else logging.INFO)
+    level = logging.DEBUG if verbose else log_level.number
+    logs.to_stderr(level, log_format)
+    from penstock.monitoring.launch import Monitoring
     from penstock.pipeline.pipeline import Pipeline
 
     stop = threading.Event()
     before = _on_signals(stop)
     try:
-        whole = Pipeline(loaded, stop).run(once=once)
+        with Monitoring(loaded, stop, level, log_format) as monitoring:
+            if loaded.monitoring.enabled:
+                logs.to_stderr(level, log_format, monitoring.take)
+            pipeline = Pipeline(loaded, stop)
+            monitoring.watch(lambda: pipeline.went_round)
+            whole = pipeline.run(once=once)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

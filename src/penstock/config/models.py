@@ -28,6 +28,7 @@ from penstock.config.quantities import Megabytes, Seconds, Whole
 from penstock.config.section import Name, Section
 from penstock.config.tables import TablesConfig
 from penstock.model.errors import ConfigError
+from penstock.model.network import is_loopback
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
 
@@ -144,10 +145,13 @@ class SparkConfig(Section):
 
 
 class MonitoringConfig(Section):
+    enabled: bool = Field(default=True, description="Whether `penstock run` serves HTTP")
     host: str = Field(default="127.0.0.1", description="Address that the HTTP server listens on")
     port: Whole = Field(default=8080, ge=0, le=65535, description="Its port; 0: any free one")
     token_env: str | None = Field(
-        default=None, description="Environment variable that holds the bearer token"
+        default=None,
+        description="Environment variable that holds the bearer token, which requests for a change then "
+        "need; on an address that others reach, all do",
     )
 
     _token: str | None = PrivateAttr(None)
@@ -156,6 +160,8 @@ class MonitoringConfig(Section):
     def _resolve_token(self, info: ValidationInfo) -> MonitoringConfig:
         if self.token_env:
             self._token = secret_from(info, self.token_env, "token_env")
+        elif self.enabled and not is_loopback(self.host):
+            raise wrong("expected token_env as well, where others can reach the server", "host")
         return self
 
     @property
@@ -190,7 +196,7 @@ class Config(Section):
     spark: SparkConfig = Field(default=SparkConfig(), description="The engine")
     monitoring: MonitoringConfig = Field(
         default=MonitoringConfig(),
-        description="Reserved for the HTTP server (health, metrics, dashboard): nothing is served yet",
+        description="The HTTP server: dashboard, probes, metrics, requests",
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")
 

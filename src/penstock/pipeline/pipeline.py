@@ -37,7 +37,7 @@ from penstock.pipeline.copier import Copier
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import foreseen
-from penstock.pipeline.table_states import RELOAD, to_be_copied
+from penstock.pipeline.table_states import PAUSE, RELOAD, to_be_copied
 from penstock.pipeline.transform import rules
 from penstock.pipeline.transform.analysis import Analysis
 from penstock.pipeline.transform.rules import Finding
@@ -74,6 +74,8 @@ class Pipeline:
         self._waiting: list[Lane] = []
         self._streams: list[Stream] = []
         self._kept_house = 0.0
+        self.went_round: float | None = None
+        """When the thread last began a round, by `time.monotonic`."""
 
     def run(self, *, once: bool = False) -> bool:
         """Run until told to stop, or, with `once`, until all that had committed is delivered.
@@ -136,6 +138,7 @@ class Pipeline:
     # One round
 
     def _go_round(self, store: Store, spark: SparkSession, copier: Copier) -> None:
+        self.went_round = time.monotonic()
         for feed in self._feeds:
             feed.look_after()
             if feed.lost:
@@ -197,10 +200,8 @@ class Pipeline:
         store.check()
         for request in store.requests():
             for state in store.tables():
-                if request.kind == "retry" and asked_for(state, request):
-                    store.update(state.key, _asked_again, "asked to retry")
-                if request.kind == "reload" and asked_for(state, request):
-                    store.update(state.key, _asked_to_reload)
+                if request.kind in _ASKED and asked_for(state, request):
+                    store.update(state.key, _ASKED[request.kind], f"asked to {request.kind}")
             store.done(request)
         for state in store.tables():
             if state.phase is Phase.DATA_SYNC:
@@ -355,6 +356,24 @@ def _asked_to_reload(state: TableState) -> TableState | None:
     return replace(state, detail={**state.detail, RELOAD: True}) if state.phase is not Phase.INIT else None
 
 
+def _asked_to_pause(state: TableState) -> TableState | None:
+    return None if state.is_paused else replace(state, detail={**state.detail, PAUSE: True})
+
+
+def _asked_to_resume(state: TableState) -> TableState | None:
+    """Take back a pause, also one that has not begun yet."""
+    detail = {key: value for key, value in state.detail.items() if key != PAUSE}
+    return _asked_again(state) if state.is_paused else replace(state, detail=detail)
+
+
+_ASKED: dict[str, Callable[[TableState], TableState | None]] = {
+    "retry": _asked_again,
+    "reload": _asked_to_reload,
+    "pause": _asked_to_pause,
+    "resume": _asked_to_resume,
+}
+
+
 def _copied(done: int, state: TableState) -> TableState | None:
     return replace(state, copied_bytes=done) if state.phase is Phase.DATA_SYNC else None
 
@@ -362,5 +381,7 @@ def _copied(done: int, state: TableState) -> TableState | None:
 def asked_for(state: TableState, request: Request) -> bool:
     patterns = request.what.get("tables") or ["*.*"]
     if request.what.get("source", state.key.source) != state.key.source:
+        return False
+    if request.what.get("destination", state.key.destination) != state.key.destination:
         return False
     return any(matches(pattern, state.name) for pattern in patterns)

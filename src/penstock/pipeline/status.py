@@ -6,8 +6,11 @@ cannot be reached is told as such; the rest is still there.
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,12 +20,12 @@ from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import PenstockError, SpoolFull, to_dict
+from penstock.model.errors import ConnectionFailed, PenstockError, SpoolFull, StateUnreachable, to_dict
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
 from penstock.pipeline.table_facts import wal_position
 from penstock.postgres import selection, slot
-from penstock.postgres.connection import connect, explain
+from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.spool.identity import spool_exists
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import captured_by
@@ -31,71 +34,174 @@ from penstock.state.store import Store, TableState
 Document = dict[str, Any]
 
 
+LEFT_OUT = 30.0
+"""Seconds between two looks at which tables are left out: those ask for the whole catalog."""
+
+
+PAUSED = "paused"
+"""What the phase of a table is called that is errored for no other reason than that somebody wanted it."""
+
+
 def collect(config: Config) -> Document:
     """Return everything there is to know, as JSON would have it. No secret is part of it."""
-    with Store.open(config.state.url.get_secret_value(), config.pipeline, exclusive=False) as store:
-        sources = [_source(config, source) for source in config.sources]
-        ends = {source["name"]: source["wal_position"] for source in sources}
+    with closing(StatusReader(config)) as reader:
+        return reader.read()
+
+
+class StatusReader:
+    """Reads it, and again if it is kept, by connections that stay open."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._store: Store | None = None
+        self._sources = [_SourceReader(config, source) for source in config.sources]
+
+    def read(self, patience: float | None = None) -> Document:
+        """Read it. A source that has not answered in so many seconds is told as such."""
+        config, store = self._config, self._opened()
+        try:
+            for source in self._sources:
+                source.ask()
+            sources = [source.answer(patience) for source in self._sources]
+            ends = {source["name"]: source["wal_position"] for source in sources}
+            return {
+                "pipeline": config.pipeline,
+                "at": _time(datetime.now(UTC)),
+                "running": store.holder(),
+                "sources": sources,
+                "destinations": [_destination(store, d, ends) for d in config.destinations],
+            }
+        except StateUnreachable:
+            self._close_store()
+            raise
+
+    def close(self) -> None:
+        self._close_store()
+        for source in self._sources:
+            source.close()
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            url = self._config.state.url.get_secret_value()
+            self._store = Store.open(url, self._config.pipeline, exclusive=False)
+        return self._store
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+class _SourceReader:
+    def __init__(self, config: Config, source: SourceConfig) -> None:
+        self._config = config
+        self._source = source
+        self._spec = spec_of(config, source)
+        self._connection: Connection | None = None
+        self._left_out: list[Document] = []
+        self._looked = -LEFT_OUT
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"status-{source.name}")
+        self._asking: Future[Document] | None = None
+
+    def ask(self) -> None:
+        if self._asking is None:
+            self._asking = self._thread.submit(self._read)
+
+    def answer(self, patience: float | None) -> Document:
+        assert self._asking is not None
+        try:
+            document = self._asking.result(patience)
+        except TimeoutError:
+            silent = ConnectionFailed("the server does not answer", source=self._source.name)
+            return self._known_here() | {"error": to_dict(silent)}
+        self._asking = None
+        return document
+
+    def _known_here(self) -> Document:
+        """Return what is known without the server."""
+        source = self._source
         return {
-            "pipeline": config.pipeline,
-            "at": _time(datetime.now(UTC)),
-            "running": store.holder(),
-            "sources": sources,
-            "destinations": [_destination(store, d, ends) for d in config.destinations],
+            "name": source.name,
+            "slot": source.slot_name,
+            "publication": source.publication_name,
+            "error": None,
+            "wal_position": None,
+            "slot_state": None,
+            "confirmed_position": None,
+            "restart_position": None,
+            "retained_bytes": None,
+            "behind_bytes": None,
+            "safe_wal_bytes": None,
+            "left_out": self._left_out,
+            "capture": _capture(self._spec.spool),
+            "consumers": _consumers(self._config, source),
         }
 
-
-def _source(config: Config, source: SourceConfig) -> Document:
-    spec = spec_of(config, source)
-    document: Document = {
-        "name": source.name,
-        "slot": source.slot_name,
-        "publication": source.publication_name,
-        "error": None,
-        "wal_position": None,
-        "slot_state": None,
-        "retained_bytes": None,
-        "behind_bytes": None,
-        "left_out": [],
-        "capture": _capture(spec.spool),
-        "consumers": _consumers(config, source),
-    }
-    try:
-        with connect(spec.conninfo) as connection:
-            document["wal_position"] = str(wal_position(connection))
+    def _read(self) -> Document:
+        source, document = self._source, self._known_here()
+        try:
+            connection = self._connected()
+            position = wal_position(connection)
             state = slot.describe(connection, source.slot_name)
-            left_out = selection.left_out(connection, source)
-    except (PenstockError, psycopg.Error) as error:
-        failure = error if isinstance(error, PenstockError) else explain(error)
-        return document | {"error": to_dict(failure.at(source=source.name))}
-    document["left_out"] = [{"table": str(name), "reason": why} for name, why in left_out.items()]
-    if state is None:
-        return document | {"slot_state": "missing"}
-    lost = slot.loss(state)
-    return document | {
-        "slot_state": f"lost: {lost}" if lost else "active" if state.active else "inactive",
-        "retained_bytes": state.retained,
-        "behind_bytes": state.behind,
-    }
+            self._look(connection)
+        except (PenstockError, psycopg.Error) as error:
+            self._disconnect()
+            failure = error if isinstance(error, PenstockError) else explain(error)
+            return document | {"error": to_dict(failure.at(source=source.name))}
+        document |= {"wal_position": str(position), "left_out": self._left_out}
+        if state is None:
+            return document | {"slot_state": "missing"}
+        lost = slot.loss(state)
+        return document | {
+            "slot_state": f"lost: {lost}" if lost else "active" if state.active else "inactive",
+            "confirmed_position": str(state.confirmed_flush) if state.confirmed_flush else None,
+            "restart_position": str(state.restart_lsn) if state.restart_lsn else None,
+            "retained_bytes": state.retained,
+            "behind_bytes": state.behind,
+            "safe_wal_bytes": state.safe_wal_size,
+        }
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            self._connection = connect(self._spec.conninfo)
+            wait_briefly(self._connection)
+        return self._connection
+
+    def _look(self, connection: Connection) -> None:
+        if time.monotonic() - self._looked >= LEFT_OUT:
+            found = selection.left_out(connection, self._source)
+            self._left_out = [{"table": str(name), "reason": why} for name, why in found.items()]
+            self._looked = time.monotonic()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Let go of the server, without waiting for one that does not answer."""
+        self._thread.submit(self._disconnect)
+        self._thread.shutdown(wait=self._asking is None)
 
 
-def _capture(spool: Any) -> Document:
+def _capture(spool: Path) -> Document:
     reported = capture_state.read(spool)
     pid = captured_by(spool)
     document: Document = {
         "state": reported.get("state") if pid else "stopped",
+        "since": reported.get("since"),
         "pid": pid,
         "position": None,
         "error": reported.get("error"),
+        "changes": 0,
         "spooled_bytes": 0,
     }
     try:
         if spool_exists(spool):
             with closing(Manifest.open(spool)) as opened:
-                position = opened.position
-                entries = opened.entries(opened.retired, position)
-                document["position"] = str(position)
-                document["spooled_bytes"] = sum(entry.segment.bytes for entry in entries)
+                document["position"] = str(opened.position)
+                document["changes"] = opened.recorded
+                document["spooled_bytes"] = opened.size()
     except SpoolFull as full:  # no process has it open, and opening it takes room
         document["error"] = to_dict(full)
     return document
@@ -137,7 +243,7 @@ def _table(state: TableState, through_of: dict[str, Any]) -> Document:
         "source": state.key.source,
         "table": str(state.name),
         "target": str(state.target),
-        "phase": state.phase.value,
+        "phase": PAUSED if state.is_paused else state.phase.value,
         "since": _time(state.since),
         "rows": state.rows,
         "complete_through": through_of.get(state.key.source) if state.phase.streams else None,

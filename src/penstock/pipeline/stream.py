@@ -30,7 +30,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import CopyNeeded, PenstockError, Scope, TargetTaken, TransformRefused
+from penstock.model.errors import CopyNeeded, PenstockError, Scope, TablePaused, TargetTaken, TransformRefused
 from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
@@ -43,7 +43,7 @@ from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream_start import Beginning
 from penstock.pipeline.table_facts import Facts, Mark
 from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
-from penstock.pipeline.table_states import RELOAD, Tables
+from penstock.pipeline.table_states import PAUSE, RELOAD, Tables
 from penstock.pipeline.transform.transform import Transforms
 from penstock.pipeline.unfinished_steps import Unfinished
 from penstock.state.store import Store, TableState
@@ -141,8 +141,15 @@ class Stream:
         self.unfinished.do(partial(self._write, batch, chosen))
         self.transforms.clean_up()
         if chosen:
-            seconds = round(time.monotonic() - begun, 3)
-            self._log.debug("batch", rows=batch.rows, tables=len(chosen), position=str(end), seconds=seconds)
+            self._log.debug(
+                "batch",
+                rows=batch.rows,
+                tables=len(chosen),
+                bytes=end - start,
+                position=str(end),
+                seconds=round(time.monotonic() - begun, 3),
+                table_rows={str(changes.delivery.table.name): changes.rows for changes in tables},
+            )
 
     def _chosen(self, parts: Mapping[TableId, list[Slice]], start: Lsn) -> list[Chosen]:
         """Return the tables that are delivered, those last that take the place of another one."""
@@ -244,20 +251,34 @@ class Stream:
         now = datetime.now(UTC)
         self.arrivals.let_go(reached)
         for state in list(self.tables):
-            if state.detail.get(RELOAD) and may_begin(state):
-                if self.reloads is not None:
-                    self.reloads.cancel_export(state)
-                self.copy_anew(state, "asked to reload")
-            elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
-                self._hand_over(state, reached)
-            elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
-                self._retry(state, reached)
-            elif state.phase.streams:
-                self._follow(state, reached)
+            self._settle_table(state, reached, now)
         if time.monotonic() - self._last_note > TOLD:
             self._last_note = time.monotonic()
             self._note_progress(reached)
         self.transforms.clean_up()
+
+    def _settle_table(self, state: TableState, reached: Lsn, now: datetime) -> None:
+        if state.detail.get(RELOAD) and may_begin(state):
+            if self.reloads is not None:
+                self.reloads.cancel_export(state)
+            self.copy_anew(state, "asked to reload")
+        elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
+            self._hand_over(state, reached)
+        elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
+            self._retry(state, reached)
+        elif state.phase.streams and state.detail.get(PAUSE):
+            self._pause(state)
+        elif state.phase.streams:
+            self._follow(state, reached)
+
+    def _pause(self, state: TableState) -> None:
+        """Stop a table where it is, since somebody wants that; its changes wait in the spool."""
+        error = TablePaused("it was asked to pause")
+        detail = {key: value for key, value in state.detail.items() if key != PAUSE}
+        self.unfinished.do(
+            partial(self.target.hold, self.feed.name, state.key.table, self.position, error),
+            partial(self.tables.fail, replace(state, detail=detail), error, self.position, None),
+        )
 
     def _note_progress(self, reached: Lsn) -> None:
         """Tell an idle destination how far the stream is, or see that it is still where it was."""

@@ -29,6 +29,8 @@ from penstock.state.store import Store, TableKey, TableState
 
 RELOAD = "reload"
 """In a table's `detail`: it is to be copied anew."""
+PAUSE = "pause"
+"""In a table's `detail`: it is to stop, between two batches."""
 
 
 class Tables:
@@ -191,14 +193,20 @@ class Tables:
 
 
 def _still_asked_for(state: TableState, stored: TableState) -> TableState:
-    """Return the state with a stored request to reload, unless the table is to be copied now."""
-    if state.phase is Phase.INIT or not stored.detail.get(RELOAD):
-        return state
-    return replace(state, detail={**state.detail, RELOAD: True})
+    """Return the state with what is stored as asked for: a reload, unless the table is to be copied now; a
+    pause, unless it has stopped."""
+    asked = {key: True for key in (RELOAD, PAUSE) if stored.detail.get(key)}
+    if state.phase is Phase.INIT:
+        asked.pop(RELOAD, None)
+    if state.phase is Phase.ERRORED:
+        asked.pop(PAUSE, None)
+    return replace(state, detail={**state.detail, **asked}) if asked else state
 
 
 def to_be_copied(state: TableState) -> TableState:
     """Return the state from the beginning, to be copied. Which column was which is still known, so that none
-    escapes its mask by a new name."""
-    kept = {key: value for key, value in state.detail.items() if key == "numbers"}
+    escapes its mask by a new name; and whoever is paused is so again after the copy."""
+    kept = {key: value for key, value in state.detail.items() if key in ("numbers", PAUSE)}
+    if state.is_paused:
+        kept[PAUSE] = True
     return replace(state, phase=Phase.INIT, error=None, detail=kept)

@@ -62,6 +62,11 @@ create table if not exists consumers (
 create table if not exists destinations (name text primary key) without rowid;
 """
 
+_COUNT = """
+insert into meta values ('rows', :rows)
+on conflict (key) do update set value = cast(value as integer) + :rows
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
@@ -202,8 +207,18 @@ class Manifest:
             if segments:
                 last = max(int(Path(segment.file).stem) for segment in segments)
                 db.execute("insert or replace into meta values ('last_segment', ?)", (str(last),))
+                db.execute(_COUNT, {"rows": sum(segment.rows for segment in segments)})
+
+    @property
+    def recorded(self) -> int:
+        """How many changes were ever recorded, as far as this version has counted."""
+        return sum(int(value) for (value,) in self.rows("select value from meta where key = 'rows'"))
 
     # Segments
+
+    def size(self) -> int:
+        """Return the bytes of all segments."""
+        return int(self.rows("select coalesce(sum(bytes), 0) from segments")[0][0])
 
     def entries(self, start: Lsn, end: Lsn) -> list[SegmentEntry]:
         """Return the segments of `[start, end)`, in order; both are positions that `next_position` gave."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.model.errors import PenstockError, TablePaused, from_dict, to_dict
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 
@@ -52,6 +52,11 @@ class TableState:
     retry_at: datetime | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What else the pipeline wants to know again; in JSON's terms."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stopped because somebody wanted that."""
+        return isinstance(self.error, TablePaused)
 
     def row(self) -> dict[str, Any]:
         return self.key.row() | {

@@ -79,3 +79,10 @@ class JavaMissing(PenstockError):
 
     scope = Scope.RUN
     remedy = "Install Java 17 or 21, or `pip install 'penstock[embedded]'`"
+
+
+class TablePaused(PenstockError):
+    """Somebody wanted the table to stop."""
+
+    scope = Scope.TABLE
+    remedy = "`penstock resume CONFIG TABLE` lets it go on where it stopped"
