@@ -75,7 +75,7 @@ def run_through_kills(
             asyncio.run(ask_for_snapshot(nats, token(random.choice(workload.tables))))
 
     pipeline = Supervised(configuration(folder, source, settings, sources=sources))
-    eventually(lambda: asyncio.run(has_schemas(nats)), 60)
+    eventually(lambda: asyncio.run(has_schemas(nats)), 180)
     mirrors.start()
     also = {"nats": kill_nats, "mirror": kill_mirror}
     differs = partial(difference_of, workload, file, encoding)

@@ -5,12 +5,14 @@ The shop has its rows before the pipeline starts, and goes on trading while they
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from penstock import logs
 from penstock.capture.heartbeat import mark
 from penstock.config import Config, load
 from penstock.demo import shop
@@ -18,7 +20,9 @@ from penstock.demo.ends import End
 from penstock.demo.proof import checksums
 from penstock.demo.run import DemoProgress, Held, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
+from penstock.logs import LogFormat
 from penstock.model import Lsn
+from penstock.monitoring.launch import Monitoring
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.status import Document, collect
 from penstock.postgres.connection import connect
@@ -34,6 +38,7 @@ destinations:
   - name: warehouse
     {destination}
 batch_control: {{interval: 200ms}}
+monitoring: {{port: 0}}
 spool: {{path: {folder}/spool}}
 state: {{url: "sqlite:///{folder}/state.db"}}
 """
@@ -41,6 +46,7 @@ state: {{url: "sqlite:///{folder}/state.db"}}
 
 class DeliveryDemo:
     problems: tuple[str, ...] = ()
+    monitoring: Monitoring | None = None
 
     def __init__(
         self,
@@ -85,6 +91,10 @@ class DeliveryDemo:
             self._source.stop()
             self._end.stop()
 
+    @property
+    def dashboard(self) -> str | None:
+        return self.monitoring.url if self.monitoring else None
+
     def _configure(self, destination: str) -> Config:
         text = _CONFIG.format(
             file=self.file, folder=self.folder, source=self._source.url(), destination=destination
@@ -94,7 +104,11 @@ class DeliveryDemo:
 
     def _deliver(self, config: Config) -> None:
         try:
-            Pipeline(config, self._stop).run()
+            with Monitoring(config, self._stop, logging.WARNING, LogFormat.TEXT) as self.monitoring:
+                logs.to_stderr(logging.WARNING, take=self.monitoring.take)
+                pipeline = Pipeline(config, self._stop)
+                self.monitoring.watch(lambda: pipeline.went_round)
+                pipeline.run()
         except BaseException as error:
             self._error = error
 

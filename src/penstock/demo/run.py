@@ -79,6 +79,9 @@ def write_private(file: Path, text: str) -> None:
 
 
 class Demo:
+    dashboard: str | None = None
+    """A stream of Spark's own has no pipeline to show."""
+
     def __init__(self, folder: Path, tell: Callable[[str], None], held: Held = nullcontext) -> None:
         self.folder = folder.absolute()
         self.file = self.folder / "shop.yaml"

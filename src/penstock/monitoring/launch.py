@@ -40,7 +40,8 @@ class Monitoring:
         self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._keep_serving, name="monitoring", daemon=True)
-        self._child: subprocess.Popen[str] | None = None
+        self.url: str | None = None
+        """Where it is served, once it is."""
 
     def __enter__(self) -> Monitoring:
         if self._config.monitoring.enabled:
@@ -119,7 +120,8 @@ class Monitoring:
         for line in child.stdout:
             said = json.loads(line)
             if "listening" in said:
-                log.info("dashboard", url=said["listening"])
+                self.url = said["listening"]
+                log.info("dashboard", url=self.url)
             elif "stop" in said:
                 log.info("asked to stop over HTTP")
                 self._stop.set()

@@ -102,7 +102,8 @@ class Observer:
             _add_rates(document, before.document, time.monotonic() - before.at)
         now = time.monotonic()
         document |= self._summary(document)
-        document["ready"] = all(condition.ok for condition in conditions(document, 0.0))
+        met = conditions(document, 0.0)
+        document |= {"ready": all(each.ok for each in met), "conditions": [each.document() for each in met]}
         self.look = Observation(document, now, self.events)
         self.history.note(time.time(), now, document)
 

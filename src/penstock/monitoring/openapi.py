@@ -50,6 +50,7 @@ _STATUS: Document = {
         "pipeline": {"type": "string"},
         "running": {"type": ["string", "null"], "description": "Who runs it, in words"},
         "ready": {"type": "boolean"},
+        "conditions": {"type": "array", "items": {"$ref": "#/components/schemas/Condition"}},
         "status": {"type": "string", "enum": ["connected", "disconnected"]},
         "uptime_seconds": {"type": ["integer", "null"]},
         "wal_messages_received": {"type": "integer"},

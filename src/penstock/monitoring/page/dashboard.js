@@ -3,12 +3,15 @@
 
 const EVERY = 2000;
 const SERIES = 4;
+const STALE = 20; // seconds after which what is shown is no longer known
+const BEGINNING = new Set(["startup", "streaming"]); // conditions that come true by themselves
 const BUSY = new Set(["init", "data_sync", "finished_copy", "paused"]);
 const at = (id) => document.getElementById(id);
 
 let measure = "lag_seconds";
 let shown = null; // the last status
 let points = [];
+let now = Date.now(); // by the server's clock
 
 // ---- The server
 
@@ -19,6 +22,7 @@ async function ask(path, method = "GET") {
   const answer = await fetch(path, { method, headers, cache: "no-store" });
   if (answer.status === 401) at("token").hidden = false;
   const said = await answer.json();
+  now = Date.parse(answer.headers.get("date")) || Date.now();
   if (!answer.ok && said.error) throw new Error(`${said.error.reason}. ${said.error.remedy}`);
   return said;
 }
@@ -173,10 +177,10 @@ function chart() {
     parts.push(drawn("path", { d: path || "M0 0", class: `series-${number % SERIES}` }));
   });
   at("chart").replaceChildren(...parts);
-  const now = points.length ? points[points.length - 1][measure] || {} : {};
+  const newest = points.length ? points[points.length - 1][measure] || {} : {};
   at("legend").replaceChildren(...names.map((name, number) =>
-    made("li", { class: `series-${number % SERIES}` }, made("span", {}, `${name}: ${words(now[name] ?? null)}`))));
-  const told = names.map((name) => `${name} ${words(now[name] ?? null)}`).join(", ");
+    made("li", { class: `series-${number % SERIES}` }, made("span", {}, `${name}: ${words(newest[name] ?? null)}`))));
+  const told = names.map((name) => `${name} ${words(newest[name] ?? null)}`).join(", ");
   at("chart").setAttribute("aria-label", `The last hour, now: ${told || "nothing yet"}`);
 }
 
@@ -246,18 +250,27 @@ function tables() {
 
 // ---- All of it
 
-function show(status, ready, events) {
+function mood(status, failing) {
+  const age = Math.round((now - Date.parse(status.at)) / 1000);
+  if (!status.at || age > STALE) return ["bad", `nothing is known since ${status.at ? span(age) : "the start"}`];
+  if (!failing.length) return ["good", "everything works"];
+  if (failing.every((each) => BEGINNING.has(each.name))) return ["busy", "begins"];
+  return ["bad", failing.length === 1 ? "one thing does not work" : `${failing.length} things do not work`];
+}
+
+function show(status, events) {
   shown = status;
   document.title = `${status.pipeline} – Penstock`;
   at("pipeline").textContent = status.pipeline;
   const state = at("state");
-  const failing = (ready.conditions || []).filter((each) => !each.ok);
-  state.className = `pill ${ready.status === "ready" ? "good" : "bad"}`;
-  const word = ready.status === "ready" ? "everything works" : `${failing.length} of ${ready.conditions.length} conditions fail`;
+  const failing = (status.conditions || []).filter((each) => !each.ok);
+  const [kind, word] = mood(status, failing);
+  state.className = `pill ${kind}`;
   if (state.textContent !== word) state.textContent = word;
   at("since").textContent = status.running
     ? `runs: ${status.running}${status.uptime_seconds ? `, for ${span(status.uptime_seconds)}` : ""}` : "does not run";
   at("troubles").hidden = failing.length === 0;
+  at("troubles").className = kind;
   at("troubles").replaceChildren(made("ul", {}, ...failing.map((each) =>
     made("li", {}, made("b", {}, each.name), ` ${each.reason}. ${each.remedy}`))));
   at("flow").replaceChildren(...(status.sources || []).map((source) => way(source, status.destinations)));
@@ -282,10 +295,10 @@ async function refresh() {
   if (asking) return;
   asking = true;
   try {
-    const [status, ready, history, told] = await Promise.all(
-      ["/status", "/ready", "/history", "/events"].map((path) => ask(path)));
+    const [status, history, told] = await Promise.all(
+      ["/status", "/history", "/events"].map((path) => ask(path)));
     points = history.points;
-    show(status, ready, told.events);
+    show(status, told.events);
     chart();
   } catch (error) {
     at("state").className = "pill bad";
