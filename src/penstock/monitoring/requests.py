@@ -14,6 +14,7 @@ class WrongPhase(PenstockError):
     """The table is not in a state in which this can be done to it."""
 
     scope = Scope.RUN
+    remedy = "See in /status what phase it is in"
 
 
 def ask(
