@@ -13,7 +13,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Penstock needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the pinned dependencies into $(VENV)"
-	# uv takes a third of the time; pip, which knows its own settings, is asked where uv finds nothing.
+# uv takes a third of the time; pip, which knows its own settings, is asked where uv finds nothing.
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock >$(VENV)/uv.lock
 	@$(BIN)/python -m pip install --quiet --require-hashes -r $(VENV)/uv.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock \
