@@ -9,8 +9,9 @@ A change is applied exactly if it is in neither what was applied before (`commit
 - a change does not fit: a column too many or too few, a row that is not there, or is there already.
 
 A table is known by its oid, under whatever name its changes come, and keeps its rows when it is renamed.
-Names are as the stream tells them, in its order: a table that is new or described anew takes its name from
-who had it. What comes twice ends as it did the first time.
+Names are as its descriptions tell them, in the stream's order: a table that is described anew takes its name
+from who had it. A row tells no name: it does not say of which schema, and may come again long after its table
+was renamed. What comes twice ends as it did the first time.
 """
 
 from __future__ import annotations
@@ -139,12 +140,9 @@ class Applier:
         self._check_source(token, event.relation[0])
         table = self._file.tables.get(event.relation)
         if table is None:
-            return self._begun(token, holder, event)
+            return self._begun(holder, event)
         if isinstance(event, TableRedescribed):
             self.call(table, event.table)
-        elif table.token is None and table.state is MirrorState.LOADING and not _is_late(event, holder):
-            self._free(token, table.relation)
-            self._file.call(table, token, None)
         if table.state is MirrorState.LEFT_OUT:
             return self._chosen_at_last(table)
         if table.state is MirrorState.LOADING:
@@ -156,14 +154,14 @@ class Applier:
             return {table.relation: why}
         return {}
 
-    def _begun(self, token: str, holder: MirroredTable | None, event: TableEvent) -> dict[Relation, str]:
+    def _begun(self, holder: MirroredTable | None, event: TableEvent) -> dict[Relation, str]:
         """Begin with a table that is not known, unless it had its name before the one that has it now."""
         if _is_late(event, holder):
             return {}
-        self._free(token, event.relation)
-        table = MirroredTable(event.relation, token)
+        table = MirroredTable(event.relation)
         if isinstance(event, TableRedescribed):
-            table.name = event.table.name
+            self._free(event.table.token, event.relation)
+            table.token, table.name = event.table.token, event.table.name
             if not self._is_chosen(table.name):
                 table.state = MirrorState.LEFT_OUT
         self._load(table)

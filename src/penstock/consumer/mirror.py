@@ -71,7 +71,8 @@ class _Keeper:
         self._loaders: dict[Relation, asyncio.Task[None]] = {}
         self._failures: dict[Relation, PenstockError] = {}
         self._once = False
-        self._looked = time.monotonic()
+        self._next_look = 0.0
+        self._undescribed: set[Relation] = set()
         self._group = asyncio.TaskGroup()
 
     async def keep(self, once: bool) -> None:
@@ -100,8 +101,9 @@ class _Keeper:
                             self._note(f"{self._file.tables[relation].called}: a snapshot is needed: {why}")
                             self._load(relation)
                         self._end_loaders_of_the_gone()
-                        await self._look_after_the_nameless()
-                        if self._once and self._file.sequence >= target and not self._loaders:
+                        is_last = self._once and self._file.sequence >= target and not self._loaders
+                        await self._look_after_the_nameless(at_once=is_last)
+                        if is_last:
                             return
             except FeedBroken as broken:
                 self._note(f"{broken.reason}: all tables are loaded anew")
@@ -147,20 +149,35 @@ class _Keeper:
             if description.relation not in self._file.tables:
                 self._add(description)
 
-    async def _look_after_the_nameless(self) -> None:
-        """Tables whose name another has taken are renamed, or gone: remove those that the bucket has not."""
-        nameless = [table for table in self._file.tables.values() if table.token is None]
-        if not nameless or time.monotonic() - self._looked < _LOOK_AFTER_NAMELESS:
+    async def _look_after_the_nameless(self, *, at_once: bool) -> None:
+        """Let tables without a name have the one that the bucket tells: what told it in the stream may have
+        come before this mirror began. Remove those that the bucket has not had for two looks."""
+        nameless = self._nameless()
+        if not nameless or (time.monotonic() < self._next_look and not at_once):
             return
-        self._looked = time.monotonic()
         try:
-            described = await asyncio.wait_for(self._feed.tables(), _LOOK_AFTER_NAMELESS)
+            tables = await asyncio.wait_for(self._feed.tables(), _LOOK_AFTER_NAMELESS)
         except TRANSIENT:
             return
-        known = {table.relation for table in described.values()}
-        for table in nameless:
-            if table.relation not in known and table.state is MirrorState.LIVE:
-                self._forget(table)
+        described = {
+            table.relation: table
+            for table in tables.values()
+            if table.relation in self._file.tables and _is_newer(table, self._file.tables[table.relation])
+        }
+        with self._file.transaction():
+            while named := [table for table in self._nameless() if table.relation in described]:
+                for table in named:  # who loses his name thereby is named in the next round
+                    self._applier.call(table, described[table.relation])
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK_AFTER_NAMELESS
+            undescribed = {table.relation for table in nameless if table.relation not in described}
+            for relation in undescribed & self._undescribed:
+                if self._file.tables[relation].state is MirrorState.LIVE:
+                    self._forget(self._file.tables[relation])
+            self._undescribed = undescribed
+
+    def _nameless(self) -> list[MirroredTable]:
+        return [table for table in self._file.tables.values() if table.name is None]
 
     def _add(self, description: TableDescription) -> None:
         """Begin with a table. If the name is another's here, the stream will tell whose it is."""
@@ -295,3 +312,9 @@ class _Keeper:
             raise SnapshotUnanswered(
                 "the rows of a snapshot do not fit its own description", table=token
             ) from None
+
+
+def _is_newer(description: TableDescription, table: MirroredTable) -> bool:
+    """Whether it tells of a table as it is now: under former names the bucket may have older ones."""
+    before = table.description
+    return before is None or description.token == before.token or description.timestamp > before.timestamp

@@ -17,8 +17,8 @@ transaction ended:
    table is `live`.
 
 A table is known by its source and its oid, `relation`: names pass from one to another, and a change says
-whose it is. A table whose name another has taken has none (`token` is null) until the stream tells its new
-one.
+whose it is. A table whose name another has taken has none (`token` is null) until the stream, or the bucket,
+tells its new one.
 
 The file belongs to one process at a time; others may read it whenever they like.
 """
@@ -76,8 +76,8 @@ Relation = tuple[str, int]
 @dataclass(slots=True)
 class MirroredTable:
     relation: Relation
-    token: str | None
-    """What it is called in subjects; None: another table has taken its name."""
+    token: str | None = None
+    """What it is called in subjects; None: nobody has told yet, or another table has taken its name."""
     name: str | None = None
     """`schema.table`, where the stream or the bucket has told."""
     state: MirrorState = MirrorState.LOADING
