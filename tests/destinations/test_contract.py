@@ -27,9 +27,9 @@ from tests.destinations.model import KEYED, WHOLE, Model
 from tests.destinations.places import InFiles, InMemory, InNats, InPostgres, Place
 from tests.pipeline.running import configuration
 
-WITH_POSITION = ("postgres", "postgres, table by table", "files")
 IN_NATS = ("nats", "nats, atomically")
-PLACES = (*WITH_POSITION, "python", "of another package", *IN_NATS)
+WITH_POSITION = ("postgres", "postgres, table by table", "files", *IN_NATS)
+PLACES = (*WITH_POSITION, "python", "of another package")
 
 THEIRS = """
 from penstock.config.destination_options import Options
@@ -195,7 +195,7 @@ def test_a_copy_is_handed_over_with_the_changes_since(contract: Contract) -> Non
     )
     expected = Counter(contract.source.query("select id::text, name, score::text from public.users"))
     assert contract.place.rows(users) == expected
-    if target.traits.keeps_position:
+    if target.traits.keeps_tables:
         recorded = target.recorded("eu")[users.id]
         assert (recorded.copy, recorded.position, recorded.error) == ("first", None, None)
     target.forget("eu", users.id)
@@ -213,7 +213,7 @@ def test_schema_changes_are_carried_out_between_the_rows_of_before_and_after(con
     assert contract.target.write(batch) == []
     assert contract.target.write(batch) == []
     assert contract.place.rows(second) == Counter([("1", "one", None), ("2", "TWO", "7"), ("3", None, "8")])
-    if contract.target.traits.keeps_position:
+    if contract.target.traits.keeps_tables:
         assert contract.target.recorded("eu")[first.id].version == 2
 
 
@@ -230,7 +230,7 @@ def test_a_value_that_cannot_be_read_stops_its_table_alone_until_it_is_copied_an
         assert (stopped, type(error)) == (users.id, ValueRefused)
     assert contract.place.rows(other) == Counter([("1", "fine")])
     assert contract.place.rows(users) == Counter()
-    if target.traits.keeps_position:
+    if target.traits.keeps_tables:
         recorded = target.recorded("eu")
         assert recorded[users.id].position == given.start
         assert type(recorded[users.id].error) is ValueRefused

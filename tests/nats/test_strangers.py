@@ -99,6 +99,7 @@ def test_ids_of_several_sources_are_told_apart(
 ) -> None:
     given.deliver(USERS)
     target = opened(spark, database, nats, tmp_path / "two", ("eu", "us"))
+    target.begin("eu", given.start)
     assert target.write(given.batch(given.spool.insert(USERS, ("1", "one")).commit())) == []
     (message,) = read_all(nats, subject="cdc.users.insert")
     assert message.headers["Nats-Msg-Id"] == message.body["msg_id"]

@@ -169,8 +169,9 @@ class Traits:
     """What the pipeline has to know of a destination, each for one thing."""
 
     keeps_position: bool = False
-    """It keeps how far it came, and which copy of a table it has, with its data: a batch that comes a second
-    time is recognised there."""
+    """It keeps how far it came with its data: a batch that comes a second time is recognised there."""
+    keeps_tables: bool = False
+    """It keeps, besides, which copy of a table it has, under which version, and what has stopped it."""
     waits_for_interval: bool = False
     """Batches wait for their interval even though there is much to deliver."""
     recopies_on_new_key: bool = False
@@ -273,7 +274,7 @@ class Target(Protocol):
         position is told when the stream begins for the first time, or further back than it was."""
 
     def recorded(self, source: str) -> Mapping[TableId, Recorded]:
-        """Return what is recorded there of the tables; empty for a destination that keeps no position."""
+        """Return what is recorded there of the tables; empty for a destination that does not keep them."""
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None:
         """Record that these are to be copied, when it is their turn."""

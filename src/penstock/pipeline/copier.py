@@ -197,7 +197,7 @@ class Copier:
     def _nothing(self, stream: Stream, copy: TableCopy) -> int:
         """Copy nothing, for `streaming_only`: what the destination has stays. It is told that there are no
         rows, not even of a transform. A destination that only knows full copies is told nothing."""
-        if not stream.target.traits.keeps_position:
+        if not stream.target.traits.keeps_tables:
             return 0
         return stream.target.copy_table(replace(copy, rows=None))
 

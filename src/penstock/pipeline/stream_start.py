@@ -36,12 +36,14 @@ class Beginning:
     def find(self) -> bool:
         """Put the stream where it goes on, with every table in a state that fits to it. False while the spool
         is younger than what was delivered."""
-        name = self._name
+        name, traits = self._name, self._target.traits
         self._manifest.register(name, self._manifest.position)
         there = self._target.position(self._source)
         before = max(self._manifest.consumers()[name], self._manifest.retired)
         delivered = [state for state in self._tables if state.phase is not Phase.INIT]
-        self._stream.position = max(before, there or ZERO) if delivered else before
+        self._stream.position = before
+        if delivered and traits.keeps_tables:  # otherwise nobody knows which tables the last batch stopped
+            self._stream.position = max(before, there or ZERO)
         waited_for = [state.position for state in delivered if state.position is not None]
         needed, captured = max(self._stream.position, *waited_for, ZERO), self._manifest.position
         progress = self._store.progress(self._source, name)
@@ -52,14 +54,24 @@ class Beginning:
             self._store.set_back(self._source, name, before)
         elif needed > captured:
             return False
-        if self._target.traits.keeps_position and (there is None or there < before):
+        if traits.keeps_position and (there is None or there < before):
             self._stream.position = destination_went_back.go_on_from(self._stream, self._manifest, there)
             self._store.set_back(self._source, name, self._stream.position)
         self._reconcile()
         self._find_gaps(there)
-        if self._target.traits.keeps_position and there != self._stream.position:
+        if self._is_to_be_told(there, is_new=progress is None):
             self._target.begin(self._source, self._stream.position)
         return True
+
+    def _is_to_be_told(self, there: Lsn | None, *, is_new: bool) -> bool:
+        """Whether the destination has to know where the stream goes on. One that keeps no tables may be ahead
+        of it: what comes again is recognised."""
+        traits = self._target.traits
+        if not traits.keeps_position:
+            return is_new
+        if there is None or there < self._stream.position:
+            return True
+        return there > self._stream.position and (traits.keeps_tables or is_new)
 
     def _reconcile(self) -> None:
         """Take over what the destination remembers: it knows better than the store what it has."""
@@ -72,7 +84,7 @@ class Beginning:
                 state.phase is Phase.ERRORED and state.position and there is not None and not there.error
             ):
                 self._take_up(state, there)
-            elif state.phase.streams and self._target.traits.keeps_position:
+            elif state.phase.streams and self._target.traits.keeps_tables:
                 if there is None:
                     self._tables.copy_anew(state, "the destination does not know it any more")
                 else:
@@ -101,11 +113,10 @@ class Beginning:
         next changes are not in it is copied anew; for others that wait it keeps them as the old one did."""
         reload = self._stream.feed.source.startup_mode == "force_reload"
         begins, delivered = self._manifest.retired, there
-        if not self._target.traits.keeps_position:
+        if not self._target.traits.keeps_tables:
             progress = self._store.progress(self._source, self._name)
             delivered = progress.position if progress else None
             if progress is None:  # from here on we know where the stream began
-                self._target.begin(self._source, self._stream.position)
                 self._store.advance(
                     self._source,
                     self._name,

@@ -55,7 +55,13 @@ class FilesTarget:
     """A `Target`."""
 
     snapshots = None
-    traits = Traits(keeps_position=True, waits_for_interval=True, recopies_on_new_key=True, wants_ddl=True)
+    traits = Traits(
+        keeps_position=True,
+        keeps_tables=True,
+        waits_for_interval=True,
+        recopies_on_new_key=True,
+        wants_ddl=True,
+    )
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:
         self.name = destination.name

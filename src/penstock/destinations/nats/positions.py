@@ -1,4 +1,5 @@
-"""How far the changes of a source came: kept in the stream itself, as the last message of each group.
+"""How far the changes of a source came: kept in the stream itself, behind each batch, and atomically as the
+last message of each group. A stream that was restored from a backup is known by it.
 
 A position has a subject of its own, and only the newest is kept there (`Nats-Rollup`), however long other
 messages are (`Nats-TTL`). It is stored only if the one before is the last at that subject: of two writers the
@@ -23,6 +24,7 @@ from penstock.destinations.nats.messages import Place
 from penstock.destinations.nats.streams import StreamInfo, ask
 from penstock.model import Lsn
 
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _END = 2**62
 """Behind all changes of a transaction."""
 
@@ -39,6 +41,13 @@ class NatsPosition:
     """Everything up to there is published; None: nothing is known."""
     copy: str = ""
     """Which arrival of a table it is the position of."""
+
+    @property
+    def reached(self) -> Lsn | None:
+        """Everything that committed before is published; None: nothing is known."""
+        if self.place is None:
+            return None
+        return Lsn(self.place.commit_lsn + (self.place.seq == _END))
 
     def after(self, place: Place, messages: int, *, complete: bool) -> NatsPosition:
         """Return what it is when so many more messages are stored."""
@@ -82,14 +91,18 @@ async def read(link: NatsLink, stream: StreamInfo, source: str, subject: str) ->
     return replace(position, sequence=int(message["seq"]), place=place, copy=document["copy"])
 
 
-async def store(link: NatsLink, stream: StreamInfo, position: NatsPosition) -> None:
-    """Put a position into the stream, whatever is there."""
+async def store(
+    link: NatsLink, stream: StreamInfo, position: NatsPosition, *, behind: bool = False
+) -> NatsPosition:
+    """Put a position into the stream, whatever is there; or `behind` the one that is known, and nothing else.
+    Return it as it is there."""
     client = await link.client()
-    headers = kept_headers(stream)
+    headers = kept_headers(stream) | ({_EXPECTED: str(position.sequence)} if behind else {})
     answer = await client.request(position.subject, position.document(), ANSWERING, headers=headers)
     document = json.loads(answer.data)
     if "error" in document:
         raise APIError.from_error(document["error"])
+    return position.at(int(document["seq"]))
 
 
 async def forget(link: NatsLink, stream: StreamInfo, subject: str) -> None:
@@ -115,7 +128,7 @@ def position_frame(
         "Nats-Batch-Id": batch,
         "Nats-Batch-Sequence": str(number),
         "Nats-Batch-Commit": "1",
-        "Nats-Expected-Last-Subject-Sequence": str(position.sequence),
+        _EXPECTED: str(position.sequence),
         **kept,
     }
     return frame(position.subject, reply, headers, following.document())

@@ -65,7 +65,7 @@ class PublishWork:
     first: Messages | None = None
     """Comes before everything else."""
     position: NatsPosition | None = None
-    """How far it came; None: by ids."""
+    """How far it came; None: by ids, which the server knows."""
 
 
 @dataclass(frozen=True, slots=True)

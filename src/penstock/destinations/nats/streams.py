@@ -14,7 +14,7 @@ from nats.js.errors import APIError, NotFoundError
 
 from penstock.destinations.nats.link import ANSWERING, NatsLink
 from penstock.destinations.nats.options import NatsOptions
-from penstock.destinations.nats.subjects import CHANGES, SNAPSHOTS
+from penstock.destinations.nats.subjects import CHANGES, SNAPSHOTS, is_of
 from penstock.model.errors import NotReady
 
 Document = Mapping[str, Any]
@@ -39,6 +39,11 @@ class StreamInfo:
     @property
     def name(self) -> str:
         return str(self.config["name"])
+
+    def keeps(self, subject: str) -> bool:
+        """Whether it takes messages of this subject, and one that asks for it stays there."""
+        is_kept = not self.max_age or self.allows("allow_msg_ttl")
+        return is_kept and is_of(subject, self.config.get("subjects") or ())
 
     def allows(self, what: str) -> bool:
         return bool(self.config.get(what))

@@ -55,9 +55,23 @@ def message_subject(prefix: str) -> str:
     return f"{CHANGES}.message.{encoded}"
 
 
-def position_subject(source: str, table: int | None = None) -> str:
+def position_subject(pipeline: str, source: str, table: int | None = None) -> str:
     """Return where it is kept how far a source's stream came, or one of its tables by itself."""
-    return f"{POSITIONS}.{_encoded(source)}" + ("" if table is None else f".{table}")
+    return f"{POSITIONS}.{_encoded(pipeline)}.{_encoded(source)}" + ("" if table is None else f".{table}")
+
+
+def is_of(subject: str, patterns: Iterable[str]) -> bool:
+    """Whether a stream with these subjects, which may have wildcards, takes messages of this one."""
+    return any(_fits(subject.split("."), pattern.split(".")) for pattern in patterns)
+
+
+def _fits(tokens: list[str], pattern: list[str]) -> bool:
+    if pattern[-1] == ">":
+        pattern = pattern[:-1]
+        tokens = tokens[: len(pattern)] if len(tokens) > len(pattern) else []
+    return len(tokens) == len(pattern) and all(
+        wanted in ("*", token) for token, wanted in zip(tokens, pattern, strict=True)
+    )
 
 
 def bucket_key(table: TableName) -> str:

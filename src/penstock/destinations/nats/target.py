@@ -6,7 +6,9 @@ table that arrives, or comes again after a gap, begins with a message that says 
 What a crash leaves, after each step of a batch:
 1. some messages are published: the batch comes again, and they are recognised, by the server or by the
    position that was stored with them (`publishing`);
-2. all are: the same.
+2. all are: the same;
+3. the position behind them says so: the same. It is there to be missed, when the stream is restored from a
+   backup: what is to be published behind a gap is refused, and consumers are told to begin anew.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from nats.aio.client import Client
 from penstock.changes.encoded import Encoding
 from penstock.config import Config, DestinationConfig
 from penstock.destinations.batch import ChangeBatch
+from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.nats import documents, positions, streams
 from penstock.destinations.nats.link import NatsLink
 from penstock.destinations.nats.messages import Place
@@ -44,11 +47,12 @@ if TYPE_CHECKING:
 class NatsTarget:
     """A `Target`."""
 
-    traits = Traits(wants_messages=True, takes_copies=False)
+    traits = Traits(keeps_position=True, wants_messages=True, takes_copies=False)
     reloads = None
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:
         self.name = destination.name
+        self._pipeline = config.pipeline
         self._options: NatsOptions = destination.settings(NatsOptions)
         self._access = self._options.access()
         self._sources = {source.name: source.conninfo() for source in config.sources}
@@ -81,6 +85,8 @@ class NatsTarget:
                 remedy=f"Set `{wanted}` of the stream (NATS server 2.14 or later), or let Penstock make one",
                 destination=self.name,
             )
+        if not self._stream.keeps(position_subject(self._pipeline, next(iter(self._sources)))):
+            self.traits = replace(self.traits, keeps_position=False)
         self.snapshots = SnapshotDesk(self._link, self._options, self._schemas, self._workers)
 
     @property
@@ -107,24 +113,55 @@ class NatsTarget:
                     remedy="Make it again, or restart the pipeline: it makes what is missing",
                 )
             self._stream, self._client = stream, client
+            self._positions.clear()
 
-    # Positions, where transactions are delivered atomically
+    # Positions
 
-    def position(self, source: str) -> Lsn | None:  # noqa: ARG002
-        return None
+    @property
+    def _is_atomic(self) -> bool:
+        return self._options.delivery == "atomic"
+
+    def position(self, source: str) -> Lsn | None:
+        if not self.traits.keeps_position:
+            return None
+        subject = position_subject(self._pipeline, source)
+        return self._link.run(positions.read(self._link, self._stream, source, subject)).reached
 
     def begin(self, source: str, position: Lsn) -> None:
-        if self._options.delivery == "atomic":
-            subject = position_subject(source)
+        if self.traits.keeps_position or self._is_atomic:
+            subject = position_subject(self._pipeline, source)
             begun = NatsPosition(source, subject, place=positions.before(position))
             with self._publishing:
                 self._store(begun)
 
-    def _position(self, source: str, table: TableId | None = None) -> NatsPosition | None:
-        """Return how far the source came, or a table by itself; None: by ids."""
-        if self._options.delivery != "atomic":
-            return None
-        subject = position_subject(source, table)
+    def _stands(self, source: str, start: Lsn) -> NatsPosition | None:
+        """Return how far the source came; None: that is not kept. Raises if what begins at `start` would
+        leave a gap."""
+        if not self.traits.keeps_position:
+            return self._position(source) if self._is_atomic else None
+        position = self._position(source)
+        refuse_if_behind(position.reached, start)
+        return position
+
+    def _reach(self, position: NatsPosition | None, end: Lsn) -> None:
+        """Put behind a batch how far it came, unless it has come again. Nobody else may have written that
+        meanwhile."""
+        if position is None or not self.traits.keeps_position:
+            return
+        if position.reached is not None and position.reached >= end:
+            return
+        reached = replace(position, place=positions.before(end))
+        self._positions.pop(position.subject, None)
+        self._positions[position.subject] = self._link.run(
+            positions.store(self._link, self._stream, reached, behind=True)
+        )
+
+    def _table_position(self, source: str, table: TableId) -> NatsPosition | None:
+        """Return how far a table came by itself; None: by ids."""
+        return self._position(source, table) if self._is_atomic else None
+
+    def _position(self, source: str, table: TableId | None = None) -> NatsPosition:
+        subject = position_subject(self._pipeline, source, table)
         known = self._positions.pop(subject, None)  # whatever fails now, it is asked for again
         if known is not None:
             return replace(
@@ -155,7 +192,7 @@ class NatsTarget:
         delivery = changes.delivery
         way = self._way(delivery.source)
         with self._publishing:
-            reached = self._position(delivery.source, delivery.id)
+            reached = self._table_position(delivery.source, delivery.id)
             first = None
             if copy is not None and (reached is None or reached.copy != copy):
                 start = Place(changes.start.value, -1)
@@ -172,17 +209,21 @@ class NatsTarget:
     # The stream
 
     def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
-        if not batch.tables and not batch.messages:
-            return []
         source = batch.source
         with self._publishing:
             way = self._way(source)
+            position = self._stands(source, batch.start)
             versions, stops = self._put_schemas(batch)
             tables = tuple(changes for changes in batch.tables if changes.delivery.id not in stops)
             batch = replace(batch, tables=tables)
-            stops |= self._publish(PublishWork(way, batch, versions, position=self._position(source))).stops
+            if batch.tables or batch.messages:
+                work = PublishWork(way, batch, versions, position=position if self._is_atomic else None)
+                published = self._publish(work)
+                stops |= published.stops
+                position = published.position or position
             for table, stop in stops.items():
                 self._stop(source, table, stop.place)
+            self._reach(position, batch.end)
         return [Stopped(table, stop.error) for table, stop in stops.items()]
 
     def _put_schemas(self, batch: ChangeBatch) -> tuple[Versions, dict[TableId, Stop]]:
@@ -208,7 +249,7 @@ class NatsTarget:
 
     def _stop(self, source: str, table: TableId, place: Place) -> None:
         """Keep which of the table's changes are published: what it has missed begins before them."""
-        position = self._position(source, table)
+        position = self._table_position(source, table)
         if position is not None:
             self._store(replace(position, place=Place(place.commit_lsn, place.seq - 1)))
 
@@ -221,8 +262,8 @@ class NatsTarget:
 
     def forget(self, source: str, table: TableId) -> None:
         self._schemas.forget(table)
-        if self._options.delivery == "atomic":
-            subject = position_subject(source, table)
+        if self._is_atomic:
+            subject = position_subject(self._pipeline, source, table)
             self._positions.pop(subject, None)
             self._link.run(positions.forget(self._link, self._stream, subject))
 
@@ -235,6 +276,7 @@ class NatsTarget:
         stream = link.run(streams.info(link, self._options.stream))
         if stream is not None:
             for source in self._sources:
-                for subject in (position_subject(source), f"{position_subject(source)}.>"):
+                own = position_subject(self._pipeline, source)
+                for subject in (own, f"{own}.>"):
                     link.run(positions.forget(link, stream, subject))
         self.close()

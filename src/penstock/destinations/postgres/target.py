@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class PostgresTarget:
     """A `Target`."""
 
-    traits = Traits(keeps_position=True)
+    traits = Traits(keeps_position=True, keeps_tables=True)
     reloads = None
     snapshots = None
 
