@@ -99,9 +99,17 @@ def _with_first(first: Messages | None, messages: Iterator[Messages]) -> Iterato
 
 def _by_ids(link: NatsLink, messages: Iterator[Messages]) -> None:
     with _opened(link, FastBatch(link)) as batch:
-        for part in ahead(messages):
-            link.run(batch.send(fast_frames(part, batch.reply, batch.sent + 1), len(part)), None)
+        for frames, count in ahead(_fast_frames(messages, batch.reply)):
+            link.run(batch.send(frames, count), None)
         link.run(batch.end(f"{POSITIONS}.end"), None)
+
+
+def _fast_frames(messages: Iterator[Messages], reply: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield the messages of a fast batch as they go on the wire, and how many those are."""
+    first = 1
+    for part in messages:
+        yield fast_frames(part, reply, first), len(part)
+        first += len(part)
 
 
 @contextmanager
