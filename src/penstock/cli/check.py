@@ -159,7 +159,7 @@ def _state(config: Config) -> Check:
     """Whether the store can be used, and who uses it now."""
     import psycopg
 
-    from penstock.model.errors import PenstockError
+    from penstock.model.errors import PenstockError, StateOlder
     from penstock.postgres.connection import explain
     from penstock.postgres.preflight.check import failure, ok
     from penstock.state.store import Store
@@ -171,6 +171,8 @@ def _state(config: Config) -> Check:
             return new
         with Store.open(url, config.pipeline, exclusive=False) as store:  # it is there: nothing is made
             held = store.holder() if _may_be_held(url, config.pipeline) else None
+    except StateOlder:
+        return ok("state store", "is of an earlier version: `penstock run` brings it up to date")
     except PenstockError as error:
         return failure("state store", error.reason, error.remedy)
     except psycopg.Error as error:

@@ -40,11 +40,14 @@ from penstock.consumer.mirror_table import OURS, MirrorTable, distinct, quoted
 from penstock.consumer.ordered import StreamEntry
 from penstock.model import TableName
 from penstock.model.errors import MirrorRefused
+from penstock.model.formats import Steps, carry_out, refusal
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.model.visibility import Visibility
 
-_FORMAT = 0x50656E01
-"""SQLite's application_id: a mirror, and the form of its tables."""
+_MIRROR = 0x50656E
+_FORMAT = 1
+"""SQLite's application_id is both: a mirror, and in its last byte the format of its tables."""
+STEPS: Steps = {}
 _TABLES = """
     create table __penstock_position (
         stream text not null, created text not null, sequence integer not null
@@ -320,12 +323,26 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new mirror; of one that was killed, remove what nobody will finish."""
-    (format,) = connection.execute("pragma application_id").fetchone()
+    (id,) = connection.execute("pragma application_id").fetchone()
     names = [name for (name,) in connection.execute("select name from sqlite_schema where type = 'table'")]
     if not names:
-        connection.executescript(f"begin immediate; {_TABLES} pragma application_id = {_FORMAT}; commit;")
-    elif format != _FORMAT:
-        raise MirrorRefused("the file is no mirror of ours, or of another version", file=path)
+        connection.executescript(f"begin immediate; {_TABLES} {_marked(_FORMAT)}; commit;")
+    elif id >> 8 != _MIRROR:
+        raise MirrorRefused("the file is no mirror of ours", file=path)
+    elif id & 0xFF != _FORMAT:
+        _bring_up_to_date(connection, id & 0xFF, path)
     for name in names:
         if name.startswith(f"{OURS}new_"):
             connection.execute(f"drop table {quoted(name)}")
+
+
+def _bring_up_to_date(connection: sqlite3.Connection, stored: int, path: Path) -> None:
+    connection.execute("begin immediate")  # an error closes the connection, and with that takes it back
+    if carry_out(STEPS, stored, connection.execute) != _FORMAT:
+        raise MirrorRefused(**refusal("the mirror", stored, _FORMAT, None), file=path)
+    connection.execute(_marked(_FORMAT))
+    connection.execute("commit")
+
+
+def _marked(format: int) -> str:
+    return f"pragma application_id = {_MIRROR << 8 | format}"

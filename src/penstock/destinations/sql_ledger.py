@@ -7,14 +7,19 @@ import json
 from datetime import datetime
 from typing import Any, LiteralString
 
+from penstock import __version__
 from penstock.destinations.ledger import Known, StreamId
 from penstock.destinations.protocol import Delivery
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.model.errors import LedgerNewer, PenstockError, from_dict, to_dict
+from penstock.model.formats import Steps, carry_out, refusal
 from penstock.postgres import ownership
 from penstock.postgres.connection import Connection
 
-_NAMES = ("streams", "tables", "copies", "copied", "locks", "progress")
+FORMAT = 1
+"""Of these tables, and of the registry beside them. Before it was recorded it was 1."""
+STEPS: Steps = {}
+_NAMES = ("streams", "tables", "copies", "copied", "locks", "progress", "ledger_format")
 
 _TABLES: LiteralString = """
 create table if not exists penstock.streams (
@@ -64,6 +69,12 @@ create table if not exists penstock.copied (
     primary key (copy, part)
 );
 
+create table if not exists penstock.ledger_format (
+    only_row   boolean primary key default true check (only_row),
+    format     integer not null,
+    written_by text    not null
+);
+
 create table if not exists penstock.locks (
     name text primary key
 );
@@ -87,6 +98,39 @@ def create(connection: Connection) -> None:
     ownership.check(connection, "penstock", _NAMES)
     if row != (True,):
         connection.execute(_TABLES)
+        _record_format(connection)
+    else:
+        _bring_up_to_date(connection)
+
+
+def _bring_up_to_date(connection: Connection) -> None:
+    """Carry out what brings the tables up to date. Raises `LedgerNewer` for what a later version wrote."""
+    stored, written_by = _stored_format(connection)
+    if stored == FORMAT:
+        return
+    connection.execute("lock table penstock.locks in access exclusive mode")  # one at a time
+    stored, written_by = _stored_format(connection)
+    if carry_out(STEPS, stored, lambda step: connection.execute(step.encode())) != FORMAT:
+        raise LedgerNewer(**refusal("the schema penstock", stored, FORMAT, written_by))
+    _record_format(connection)
+
+
+def _stored_format(connection: Connection) -> tuple[int, str | None]:
+    row = connection.execute("select to_regclass('penstock.ledger_format') is not null").fetchone()
+    if row != (True,):
+        return 1, None
+    told = connection.execute("select format, written_by from penstock.ledger_format").fetchone()
+    return (told[0], told[1]) if told else (1, None)
+
+
+def _record_format(connection: Connection) -> None:
+    connection.execute(
+        """
+        insert into penstock.ledger_format (format, written_by) values (%s, %s)
+        on conflict (only_row) do update set format = excluded.format, written_by = excluded.written_by
+        """,
+        (FORMAT, __version__),
+    )
 
 
 class SqlLedger:

@@ -13,19 +13,23 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from penstock import __version__
 from penstock.model import Lsn, Reached, TableId, TableSchema, private
 from penstock.model.errors import PenstockError, PositionGone, SpoolDamaged, WrongSpool
+from penstock.model.formats import Steps, carry_out, refusal
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.spool.identity import Identity, explained, identity_of, refuse_another
 from penstock.spool.segment import Segment, SegmentPart
 
-FORMAT = "2"
+FORMAT = 2
+STEPS: Steps = {}
+"""What brings a manifest of an earlier version up to date. (1 had other segments, and was not released.)"""
 
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null) without rowid;
@@ -112,18 +116,35 @@ class Manifest:
             meta = dict(db.execute("select key, value from meta"))
             if not meta:
                 begin = {"position": str(start.value), "retired": str(start.value)}
-                fresh = {"format": FORMAT, **asdict(identity), **begin}
+                fresh = {"format": str(FORMAT), **asdict(identity), **begin}
                 db.executemany("insert into meta values (?, ?)", fresh.items())
-            elif meta.get("format") != FORMAT:
-                message = f"the spool has format {meta.get('format')}, not {FORMAT}"
-                raise WrongSpool(message, file=self.path)
+            else:
+                meta["format"] = str(carry_out(STEPS, int(meta.get("format", 0)), db.execute))
+                self._check_format(meta)
+                db.execute("update meta set value = ? where key = 'format'", (meta["format"],))
+            db.execute("insert or replace into meta values ('written_by', ?)", (__version__,))
 
     @classmethod
     def open(cls, spool: Path) -> Manifest:
         """Open an existing manifest, as a reader does."""
         if not (spool / "manifest.db").exists():
             raise SpoolDamaged("there is no spool here yet", file=spool, remedy="Start capture first")
-        return cls(spool)
+        manifest = cls(spool)
+        try:
+            if manifest.rows("select 1 from sqlite_master where name = 'meta'"):
+                manifest._check_format(dict(manifest.rows("select key, value from meta")))
+        except BaseException:
+            manifest.close()
+            raise
+        return manifest
+
+    def _check_format(self, meta: Mapping[str, str]) -> None:
+        """Raise `WrongSpool` unless we know the format; a spool that nobody has begun yet has none."""
+        if meta and meta.get("format") != str(FORMAT):
+            why = refusal("the spool", meta.get("format"), FORMAT, meta.get("written_by"))
+            if int(meta.get("format", 0)) in STEPS:
+                why["remedy"] = "Start capture with this version: it brings the spool up to date"
+            raise WrongSpool(**why, file=self.path)
 
     def close(self) -> None:
         self._db.close()

@@ -20,12 +20,14 @@ import psycopg
 import sqlalchemy
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
-from sqlalchemy import URL, Connection, Engine, event, select
+from sqlalchemy import URL, Connection, Engine, event, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from penstock import __version__
 from penstock.config.connection import check_dsn
 from penstock.model import private
 from penstock.model.errors import ConfigError, PenstockError, StateDenied, StateUnreachable, WrongState
+from penstock.model.formats import refusal
 from penstock.model.secrets import without_secrets
 from penstock.model.sqlite import WAIT, make_durable
 from penstock.postgres import ownership
@@ -48,6 +50,8 @@ class Database:
         self._conninfo = conninfo
         self.place = place
         """Where it is, for messages: nothing secret."""
+        self.is_older = False
+        """Whether an earlier version wrote it: `migrations` brings it up to date."""
 
     @classmethod
     def open(cls, url: str) -> Database:
@@ -105,7 +109,7 @@ class Database:
                 connection.execute(sqlalchemy.schema.CreateSchema(tables.SCHEMA))
             self._refuse_others(connection)
             tables.metadata.create_all(connection)
-            connection.execute(tables.formats.insert().values(format=tables.FORMAT))
+            connection.execute(tables.formats.insert().values(format=tables.FORMAT, written_by=__version__))
 
     def _refuse_others(self, connection: Connection) -> None:
         if self.file is None:
@@ -118,14 +122,19 @@ class Database:
         if not sqlalchemy.inspect(connection).has_table(tables.formats.name, schema=schema):
             return False
         self._refuse_others(connection)
-        stored = connection.execute(select(tables.formats.c.format)).scalar()
-        if stored != tables.FORMAT:
-            raise WrongState(
-                f"the state store has the format {stored}, "
-                f"and this version of Penstock knows {tables.FORMAT}",
-                store=self.place,
-            )
+        self.is_older = self.stored_format(connection) < tables.FORMAT
         return True
+
+    def stored_format(self, connection: Connection) -> int:
+        """Return the format of the tables; raise `WrongState` if this version does not know it."""
+        every_column = select(text("*")).select_from(tables.formats)  # an earlier version has fewer
+        row = connection.execute(every_column).mappings().first()
+        stored = row["format"] if row else 0
+        if not 0 < stored <= tables.FORMAT:
+            why = refusal("the state store", stored, tables.FORMAT, row.get("written_by") if row else None)
+            why["remedy"] += ", or another `state.url` and a new copy"
+            raise WrongState(**why, store=self.place)
+        return int(stored)
 
 
 def _sqlite(url: str) -> Database:

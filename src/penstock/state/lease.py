@@ -142,7 +142,7 @@ class Lease:
         self._pipeline = pipeline
         self._checking = threading.Lock()
         self._us = Holder(uuid.uuid4().hex, socket.gethostname(), os.getpid(), datetime.now(UTC))
-        self._lock = _lock_of(database, pipeline)
+        self._lock = lock_of(database, pipeline)
         self._take_lock()
         try:
             self._sign()
@@ -153,7 +153,7 @@ class Lease:
     @staticmethod
     def holder(database: Database, pipeline: str) -> Holder | None:
         """Return who holds it now, if somebody does: who died has let go of the lock, but not of the row."""
-        lock = _lock_of(database, pipeline)
+        lock = lock_of(database, pipeline)
         if lock.take():
             lock.release()
             return None
@@ -219,7 +219,8 @@ class Lease:
         return StateInUse(f"the state of pipeline {self._pipeline} is held by {who}", store=place)
 
 
-def _lock_of(database: Database, pipeline: str) -> Lock:
+def lock_of(database: Database, pipeline: str) -> Lock:
+    """Return the lock of a pipeline, not taken yet."""
     if database.file:
         return FileLock(Path(f"{database.file}.{quote(pipeline, safe='')}.lock"))
     return ServerLock(database, f"penstock state of {pipeline}")

@@ -22,10 +22,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
 
 from penstock.model import Lsn, TableId, TableSchema
-from penstock.model.errors import PenstockError, from_dict, to_dict
+from penstock.model.errors import PenstockError, StateOlder, from_dict, to_dict
 from penstock.state import tables as t
 from penstock.state.database import Database
 from penstock.state.lease import Lease
+from penstock.state.migrations import bring_up_to_date
 from penstock.state.records import PhaseChange, Progress, Request, TableKey, TableState
 
 __all__ = ["PhaseChange", "Progress", "Request", "Store", "TableKey", "TableState"]
@@ -56,7 +57,8 @@ class Store:
 
     @classmethod
     def open(cls, url: str, pipeline: str, *, exclusive: bool) -> Store:
-        """Open the store behind `state.url`, making what is missing; `exclusive` takes the lease.
+        """Open the store behind `state.url`, making what is missing; `exclusive` takes the lease, and brings
+        a store of an earlier version up to date.
 
         Raises `StateInUse` with who holds the lease, `StateUnreachable`, `StateDenied`, `WrongState`, or
         `ConfigError` for a URL that is none.
@@ -64,6 +66,10 @@ class Store:
         database = Database.open(url)
         lease: Lease | None = None
         try:
+            if exclusive:
+                bring_up_to_date(database)
+            elif database.is_older:
+                raise StateOlder("the state store is of an earlier version of Penstock", store=database.place)
             lease = Lease(database, pipeline) if exclusive else None
             return cls(database, pipeline, lease)
         except BaseException:

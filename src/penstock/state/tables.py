@@ -28,8 +28,8 @@ from sqlalchemy import (
 
 from penstock.model import Lsn
 
-FORMAT = 1
-"""Grows when a change to these tables could mislead a version that does not know of it."""
+FORMAT = 2
+"""Grows with every change to these tables; `migrations` has what it takes."""
 
 SCHEMA = "penstock"
 
@@ -65,7 +65,12 @@ Number = BigInteger().with_variant(Integer, "sqlite")  # an INTEGER key is what 
 
 metadata = MetaData()
 
-formats = Table("state_format", metadata, Column("format", Integer, primary_key=True))
+formats = Table(
+    "state_format",
+    metadata,
+    Column("format", Integer, primary_key=True),
+    Column("written_by", Text),  # the version of Penstock that made it, or brought it up to date
+)
 
 leases = Table(
     "state_leases",

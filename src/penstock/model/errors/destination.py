@@ -6,6 +6,13 @@ from penstock.model.errors.base import PenstockError, Scope
 from penstock.model.errors.source import AccessDenied
 
 
+class LedgerNewer(PenstockError):
+    """A later version of Penstock has written to the destination's records, or to those beside the files."""
+
+    scope = Scope.RUN
+    remedy = "Use the version of Penstock that wrote them"
+
+
 class RowRefused(PenstockError):
     """The destination does not take a row: a constraint, a value that its column cannot hold."""
 

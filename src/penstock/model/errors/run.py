@@ -49,6 +49,12 @@ class WrongState(PenstockError):
     remedy = "Use the version of Penstock that wrote it, or another `state.url` and a new copy"
 
 
+class StateOlder(WrongState):
+    """The state store is of an earlier version, and nobody has worked on it with this one yet."""
+
+    remedy = "`penstock run` of this version brings it up to date; until then use the version that wrote it"
+
+
 class ServerMissing(PenstockError):
     """An embedded server is not there or does not start."""
 
