@@ -43,6 +43,9 @@ bench: $(READY) ## all benchmarks; one: .venv/bin/python -m bench NAME [--json] 
 lock: $(READY)  ## pin anew what pyproject.toml asks for
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
 	  --python-version 3.11 --all-extras --output-file requirements.lock pyproject.toml $(ARGS)
+	@for what in 'requirements --extra spark pyproject.toml' build; do set -- $$what; name=$$1; shift; \
+	  $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --python-version 3.11 \
+	    --constraint requirements.lock --output-file deploy/$$name.lock "$$@" deploy/$$name.in; done
 
 clean:          ## remove the virtual environment and what runs left behind
 	@rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,8 +1,8 @@
 """What the wheel's metadata says of the README and of addresses.
 
-The README's links are relative: right in the repository, and dead on an index page. Where the build is told the
-repository's address (PENSTOCK_REPOSITORY=https://…), they lead there, to the version's tag, and the project has its
-addresses; otherwise a link is the name of the file that it leads to.
+The README's links are relative: right in the repository, and dead on an index page. Where the build is told
+the repository's address (PENSTOCK_REPOSITORY=https://…), they lead there, to the version's tag, and the
+project has its addresses; otherwise a link is the name of the file that it leads to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ def rewritten(text: str, tag: str, repository: str | None) -> str:
     if repository:
         return RELATIVE_LINK.sub(rf"[\1]({repository}/blob/{tag}/\2)", text)
     # A link whose text is its file needs it once.
-    return RELATIVE_LINK.sub(lambda link: f"`{link[2]}`" if link[1] == link[2] else f"{link[1]} (`{link[2]}`)", text)
+    return RELATIVE_LINK.sub(
+        lambda link: f"`{link[2]}`" if link[1] == link[2] else f"{link[1]} (`{link[2]}`)", text
+    )
 
 
 class CustomMetadataHook(MetadataHookInterface):
