@@ -14,7 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/penstock"
 PLAIN = ROOT / "deploy/kubernetes"
-HELM = shutil.which("helm") or shutil.which(ROOT / ".venv/tools/helm")
+HELM = shutil.which("helm")
 KUBERNETES = "1.33.0"
 """What it is rendered for."""
 
@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 needs_helm = pytest.mark.skipif(
     HELM is None,
-    reason="there is no helm (GOBIN=$PWD/.venv/tools go install helm.sh/helm/v3/cmd/helm@latest)",
+    reason="there is no helm (go install helm.sh/helm/v3/cmd/helm@latest)",
 )
 
 

@@ -127,7 +127,16 @@ def test_the_wheel_runs_where_there_is_no_repository(built: dict[str, Path], tmp
     packages = next((tmp_path / "venv/lib").glob("python*/site-packages"))
     # A folder that a .pth names is searched, but not its own .pth files, of which one has the repository.
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    install = ["-m", "pip", "--python", scripts / "python", "install", "--no-deps", "--no-index", "--quiet"]
+    install = [
+        "-m",
+        "pip",
+        "--python",
+        str(scripts / "python"),
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--quiet",
+    ]
     installed = run(Path(sys.executable), *install, "--ignore-installed", built[".whl"], folder=tmp_path)
     assert installed.returncode == 0, installed.stderr
     where = run(scripts / "python", "-c", "import penstock; print(penstock.__file__)", folder=tmp_path)
@@ -146,15 +155,8 @@ def test_the_wheel_and_what_it_asks_for_make_a_demo(built: dict[str, Path], tmp_
     venv.create(tmp_path / "venv", with_pip=False)
     scripts = tmp_path / "venv/bin"
     uv = Path(sysconfig.get_path("scripts")) / "uv"
-    install = [
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        scripts / "python",
-        "--constraint",
-        ROOT / "requirements.lock",
-    ]
+    install = ["pip", "install", "--quiet", "--python", str(scripts / "python")]
+    install += ["--constraint", str(ROOT / "requirements.lock")]
     installed = run(uv, *install, f"penstock[embedded] @ file://{built['.whl']}", folder=tmp_path)
     if installed.returncode:
         pytest.skip(f"the dependencies cannot be had: {installed.stderr.strip()[-200:]}")

@@ -47,7 +47,8 @@ CHANGES = (
 
 def dumped(database: Database) -> str:
     """The database as SQL that any session can run."""
-    command = [database.server.bin / "pg_dump", "--inserts", "--no-owner", "--no-publications"]
+    program = str(database.server.bin / "pg_dump")
+    command = [program, "--inserts", "--no-owner", "--no-publications"]
     command += ["--no-privileges", "--dbname", database.dsn]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return "".join(line for line in told.splitlines(keepends=True) if not line.startswith("\\"))

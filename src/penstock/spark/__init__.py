@@ -26,7 +26,7 @@ def register(spark: SparkSession) -> None:
     from penstock.spark.snapshot.source import PostgresSnapshot
 
     context = spark.sparkContext
-    if context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
     for source in (PostgresCdc, PostgresSnapshot):
         spark.dataSource.register(source)
