@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 unexport PYTHONDONTWRITEBYTECODE  # or each of some hundred processes of the tests compiles every module
 
-.PHONY: help demo test slow lint types bench lock clean
+.PHONY: help demo test slow lint types bench docs lock clean
 help:           ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -40,6 +40,9 @@ types: $(READY) ## mypy, strict
 bench: $(READY) ## all benchmarks; one: .venv/bin/python -m bench NAME [--json] [--rows N]
 	@$(BIN)/python -m bench $(ARGS)
 
+docs: $(READY)  ## the documentation, into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+
 lock: $(READY)  ## pin anew what pyproject.toml asks for
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \
 	  --python-version 3.11 --all-extras --output-file requirements.lock pyproject.toml $(ARGS)
@@ -48,4 +51,4 @@ lock: $(READY)  ## pin anew what pyproject.toml asks for
 	    --constraint requirements.lock --output-file deploy/$$name.lock "$$@" deploy/$$name.in; done
 
 clean:          ## remove the virtual environment and what runs left behind
-	@rm -rf $(VENV) .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) site .penstock .pytest_cache .mypy_cache .ruff_cache .hypothesis
