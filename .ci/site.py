@@ -1,8 +1,8 @@
 """What mkdocs is told beyond mkdocs.yml: pages that stand elsewhere in the repository, and links to them.
 
 README.md is the site's first page, and three other files of the root are pages; examples, and what is in
-`deploy/`, can be fetched from it. So one text serves readers of the repository and of the site. A page that is in
-docs/ and not in mkdocs.yml yet, such as one that comes with another change, is put under its title.
+`deploy/`, can be fetched from it. So one text serves readers of the repository and of the site. A page of
+docs/ that mkdocs.yml does not name comes after operations, under its title.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the documentation shows in blocks of code: every one is run, parsed or loaded by a test, or says why not.
+"""What the documentation shows in blocks of code: a test runs, loads or parses each, or it says why not.
 
-A block's language says what is done with it (see the tests beside this file). One that is not run has a comment
-before it, which readers do not see:
+A block's language says what is done with it (see the tests beside this file). One that is not run has a
+comment before it, which readers do not see:
 
     <!-- not run: it needs a cluster -->
 
-`console` has commands after `$ `, and what they print; `sh` has commands alone. In docs/commands.md commands are
-indented instead of fenced.
+`console` has commands after `$ `, and what they print; `sh` has commands alone. In docs/commands.md commands
+are indented instead of fenced.
 """
 
 from __future__ import annotations

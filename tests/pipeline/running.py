@@ -65,7 +65,8 @@ class Running:
         self._thread.join()
 
     def tables(self) -> dict[str, TableState]:
-        with Store.open(self.config.state.url.get_secret_value(), "test", exclusive=False) as store:
+        url = self.config.state.url.get_secret_value()
+        with Store.open(url, self.config.pipeline, exclusive=False) as store:
             return {str(state.name): state for state in store.tables()}
 
     def until_equal(
