@@ -41,9 +41,9 @@ _SAID = {
 }
 
 
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
+def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
     """Return the configuration in the file, or raise a `ConfigError` that lists everything wrong with it."""
-    document = _read(path)
+    document = _read(Path(path))
     places = {at: f"{path}:{line}" for at, line in document.lines.items()}
     data, variables = override(document.data, environ)
     places |= {at: f"environment variable {variable}" for at, variable in variables.items()}
