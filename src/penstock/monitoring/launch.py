@@ -1,6 +1,7 @@
 """The pipeline's side of its HTTP server: the process is kept running, and told what happens.
 
-Whatever becomes of it, the pipeline goes on: what it is to be told waits in a queue that drops the oldest.
+Whatever becomes of it, the pipeline goes on, and ends: what it is to be told waits in a queue that drops the
+oldest, and a process that does not read, or does not end when it should, is killed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import base64
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 import threading
@@ -25,6 +27,11 @@ from penstock.model.errors import PenstockError, from_dict
 
 MOST_WAITING = 10_000
 HEARTBEAT = 1.0
+DEAF = 30.0
+"""Seconds without reading after which the process is taken for stuck, and started anew."""
+LAST_WORDS = 5.0
+"""Seconds that the process has to end by itself, and once more after it was asked to by a signal."""
+_GLANCE = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 
@@ -76,54 +83,88 @@ class Monitoring:
 
     def _serve(self, log: Any) -> str:
         """Have it served until that ends, or we do; return why it ended."""
+        try:
+            child = self._begun()
+        except OSError as error:
+            return f"it cannot be started: {error.strerror}"
+        failure: list[PenstockError] = []
+        hearing = threading.Thread(target=self._hear, args=(child, failure, log), daemon=True)
+        hearing.start()
+        why = ""
+        try:
+            self._send(child, {"config": base64.b64encode(pickle.dumps(self._config)).decode(), **self._how})
+            while not self._ended.is_set() and child.poll() is None:
+                self._tell(child)
+                self._ended.wait(HEARTBEAT)
+        except TimeoutError:
+            why = f"it did not read for {DEAF:.0f} seconds"
+        except OSError:
+            pass  # it has ended
+        finally:
+            _end(child)
+            hearing.join(LAST_WORDS)
+        return why or (str(failure[0]) if failure else f"it ended with status {child.returncode}")
+
+    def _begun(self) -> subprocess.Popen[bytes]:
         child = subprocess.Popen(
             [sys.executable, "-m", "penstock.monitoring"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
             env={name: value for name, value in os.environ.items() if name not in self._config.withheld},
             start_new_session=True,  # Ctrl-C is for us: it ends when we close its input
         )
         assert child.stdin is not None
-        failure: list[PenstockError] = []
-        hearing = threading.Thread(target=self._hear, args=(child, failure, log), daemon=True)
-        hearing.start()
-        try:
-            config = base64.b64encode(pickle.dumps(self._config)).decode()
-            child.stdin.write(json.dumps({"config": config, **self._how}) + "\n")
-            while not self._ended.is_set() and child.poll() is None:
-                self._tell(child)
-                self._ended.wait(HEARTBEAT)
-        except OSError:
-            pass  # it has ended
-        finally:
-            with suppress(OSError):
-                child.stdin.close()
-            child.wait()
-            hearing.join()
-        return str(failure[0]) if failure else f"it ended with status {child.returncode}"
+        os.set_blocking(child.stdin.fileno(), False)
+        return child
 
-    def _tell(self, child: subprocess.Popen[str]) -> None:
-        assert child.stdin is not None
+    def _tell(self, child: subprocess.Popen[bytes]) -> None:
         while self._waiting:
-            child.stdin.write(self._waiting.popleft() + "\n")
+            self._send(child, self._waiting.popleft())
         heart = {"pid": os.getpid(), "began": self._began, "silent_seconds": self._silent()}
-        child.stdin.write(json.dumps({"heart": heart}) + "\n")
-        child.stdin.flush()
+        self._send(child, {"heart": heart})
+
+    def _send(self, child: subprocess.Popen[bytes], what: str | dict[str, Any]) -> None:
+        """Write a line, as far as we have not ended. Raises TimeoutError if it is not read."""
+        assert child.stdin is not None
+        line = memoryview(f"{what if isinstance(what, str) else json.dumps(what)}\n".encode())
+        room = select.poll()
+        room.register(child.stdin, select.POLLOUT)
+        deadline = time.monotonic() + DEAF
+        while line and not self._ended.is_set():
+            written = child.stdin.write(line) or 0  # None: there is no room
+            if written:
+                line, deadline = line[written:], time.monotonic() + DEAF
+            elif time.monotonic() > deadline:
+                raise TimeoutError
+            else:
+                room.poll(_GLANCE * 1000)
 
     def _silent(self) -> float | None:
         went_round = self._went_round()
         return None if went_round is None or self._stop.is_set() else time.monotonic() - went_round
 
-    def _hear(self, child: subprocess.Popen[str], failure: list[PenstockError], log: Any) -> None:
+    def _hear(self, child: subprocess.Popen[bytes], failure: list[PenstockError], log: Any) -> None:
         assert child.stdout is not None
-        for line in child.stdout:
-            said = json.loads(line)
-            if "listening" in said:
-                self.url = said["listening"]
-                log.info("dashboard", url=self.url)
-            elif "stop" in said:
-                log.info("asked to stop over HTTP")
-                self._stop.set()
-            else:
-                failure.append(from_dict(said["error"]))
+        with child.stdout:
+            for line in child.stdout:
+                said = json.loads(line)
+                if "listening" in said:
+                    self.url = said["listening"]
+                    log.info("dashboard", url=self.url)
+                elif "stop" in said:
+                    log.info("asked to stop over HTTP")
+                    self._stop.set()
+                else:
+                    failure.append(from_dict(said["error"]))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Have it end: by the end of its input, then by a signal, then by one that it cannot pass over."""
+    assert child.stdin is not None
+    child.stdin.close()
+    for insist in (lambda: None, child.terminate, child.kill):
+        insist()
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(LAST_WORDS)
+            return

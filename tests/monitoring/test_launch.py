@@ -1,0 +1,107 @@
+"""The HTTP process beside a pipeline may be stuck: neither the pipeline nor its end waits for it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+import pytest
+
+from penstock.config import Config
+from penstock.logs import LogFormat, LogLevel
+from penstock.monitoring import launch
+from penstock.monitoring.launch import Monitoring
+from tests.monitoring.asking import Asking
+
+MUCH = "x" * 1000
+
+
+def until(check: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def servers() -> list[psutil.Process]:
+    return [
+        child for child in psutil.Process().children() if child.cmdline()[1:] == ["-m", "penstock.monitoring"]
+    ]
+
+
+def stop(process: psutil.Process) -> None:
+    process.suspend()
+    until(lambda: process.status() == psutil.STATUS_STOPPED)
+
+
+@contextmanager
+def beside(config: Config) -> Iterator[Monitoring]:
+    """A server that listens; it is gone when this is left, and that does not take for ever."""
+    monitoring = Monitoring(config, threading.Event(), LogLevel.WARNING.number, LogFormat.TEXT)
+    monitoring.__enter__()
+    try:
+        until(lambda: monitoring.url)
+        yield monitoring
+    finally:
+        ending = threading.Thread(target=monitoring.__exit__, daemon=True)
+        ending.start()
+        ending.join(60)
+        left = servers()
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert not ending.is_alive()
+        assert left == []
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "LAST_WORDS", 0.5)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_the_end_does_not_wait_for_a_process_that_is_stopped(config: Config, ignored: bool) -> None:
+    with beside(config) as monitoring:
+        (process,) = servers()
+        stop(process)
+        if ignored:  # and does not read: the pipe is full
+            for number in range(500):
+                monitoring.take({"event": "much", "number": number, "text": MUCH})
+            until(lambda: len(monitoring._waiting) < 500)
+
+
+def test_a_full_pipe_blocks_nobody_who_logs_and_the_newest_arrives(config: Config) -> None:
+    with beside(config) as monitoring:
+        (process,) = servers()
+        stop(process)
+
+        def log() -> None:
+            for number in range(2 * launch.MOST_WAITING):
+                monitoring.take({"event": "much", "level": "info", "number": number, "text": MUCH})
+            monitoring.take({"event": "the last one", "level": "info"})
+
+        logging = threading.Thread(target=log, daemon=True)
+        logging.start()
+        logging.join(60)
+        assert not logging.is_alive()
+        process.resume()
+        assert monitoring.url is not None
+        Asking(monitoring.url).until("/events", lambda answer: b"the last one" in answer.body, 60)
+
+
+def test_a_process_that_does_not_read_is_replaced(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    with beside(config) as monitoring:
+        (process,) = servers()
+        first = monitoring.url
+        stop(process)
+        with monkeypatch.context() as impatient:
+            impatient.setattr(launch, "DEAF", 0.5)
+            for number in range(500):
+                monitoring.take({"event": "much", "number": number, "text": MUCH})
+            until(lambda: not process.is_running())
+        until(lambda: monitoring.url not in (first, None))
+        assert monitoring.url is not None
+        assert Asking(monitoring.url)("/health").code in (200, 503)
