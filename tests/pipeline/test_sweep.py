@@ -20,7 +20,7 @@ import pytest
 
 from penstock.model import TableName
 from penstock.model.phases import Phase
-from penstock.pipeline.table_states import RELOAD
+from penstock.pipeline.table_actions import RELOAD
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
 from tests.pipeline.delivered import KINDS

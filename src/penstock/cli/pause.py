@@ -18,7 +18,7 @@ def pause(
 
     Example: penstock pause shop.yaml public.orders
     """
-    table_requests.ask(config, tables, "pause", lambda state: not state.is_paused, "delivered: paused")
+    table_requests.ask(config, tables, "pause", "delivered: paused")
 
 
 def resume(
@@ -29,4 +29,4 @@ def resume(
 
     Example: penstock resume shop.yaml public.orders
     """
-    table_requests.ask(config, tables, "resume", lambda state: state.is_paused, "paused: resumed")
+    table_requests.ask(config, tables, "resume", "paused: resumed")

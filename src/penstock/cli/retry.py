@@ -18,8 +18,4 @@ def retry(
 
     Example: penstock retry shop.yaml public.orders
     """
-    from penstock.model.phases import Phase
-
-    table_requests.ask(
-        config, tables, "retry", lambda state: state.phase is Phase.ERRORED, "errored: tried again"
-    )
+    table_requests.ask(config, tables, "retry", "errored: tried again")

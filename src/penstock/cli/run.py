@@ -19,6 +19,10 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Stop when all that had committed at the start is delivered.")
     ] = False,
+    http: Annotated[
+        bool | None,
+        typer.Option("--http/--no-http", help="Serve HTTP meanwhile; by default, but not with --once."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every batch.")] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="How lines of the log are written.")
@@ -40,17 +44,14 @@ def run(
         raise ConfigError("the configuration has no destinations", file=config, remedy="Add one")
     level = logging.DEBUG if verbose else log_level.number
     logs.to_stderr(level, log_format)
-    from penstock.monitoring.launch import Monitoring
+    from penstock.monitoring.launch import monitored
     from penstock.pipeline.pipeline import Pipeline
 
     stop = threading.Event()
     before = _on_signals(stop)
     try:
-        with Monitoring(loaded, stop, level, log_format) as monitoring:
-            if loaded.monitoring.enabled:
-                logs.to_stderr(level, log_format, monitoring.take)
-            pipeline = Pipeline(loaded, stop)
-            monitoring.watch(lambda: pipeline.went_round)
+        pipeline = Pipeline(loaded, stop)
+        with monitored(pipeline, level, log_format, serve=not once if http is None else http):
             whole = pipeline.run(once=once)
     finally:
         for number, handler in before.items():

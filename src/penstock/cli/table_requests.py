@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.cli import patterns
 
-if TYPE_CHECKING:
-    from penstock.state.store import TableState
 
-
-def ask(config: Path, tables: list[str], kind: str, fits: Callable[[TableState], bool], words: str) -> None:
+def ask(config: Path, tables: list[str], kind: str, words: str) -> None:
     """Ask for it, for those of the tables that it fits; `words` say which those are, and what will be."""
     from penstock.config import load
     from penstock.config.tables import matches
     from penstock.model.errors import UnknownTable
     from penstock.model.text import printable
+    from penstock.pipeline.table_actions import ACTIONS
     from penstock.state.store import Store
 
     which, will_be = words.split(": ")
     loaded = load(config)
     patterns.check(tables)
     with Store.open(loaded.state.url.get_secret_value(), loaded.pipeline, exclusive=False) as store:
-        fit = [state for state in store.tables() if fits(state)]
+        fit = [state for state in store.tables() if ACTIONS[kind].fits(state)]
         chosen = [state for state in fit if any(matches(pattern, state.name) for pattern in tables)]
         if not chosen:
             names = ", ".join(sorted({str(state.name) for state in fit})) or "none"

@@ -9,10 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
-from penstock import logs
 from penstock.capture.heartbeat import mark
 from penstock.config import Config, load
 from penstock.demo import shop
@@ -22,9 +21,9 @@ from penstock.demo.run import DemoProgress, Held, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.logs import LogFormat
 from penstock.model import Lsn
-from penstock.monitoring.launch import Monitoring
+from penstock.monitoring.launch import Monitoring, monitored
 from penstock.pipeline.pipeline import Pipeline
-from penstock.pipeline.status import Document, collect
+from penstock.pipeline.status import Document, StatusReader
 from penstock.postgres.connection import connect
 
 _CONFIG = """\
@@ -104,10 +103,8 @@ class DeliveryDemo:
 
     def _deliver(self, config: Config) -> None:
         try:
-            with Monitoring(config, self._stop, logging.WARNING, LogFormat.TEXT) as self.monitoring:
-                logs.to_stderr(logging.WARNING, take=self.monitoring.take)
-                pipeline = Pipeline(config, self._stop)
-                self.monitoring.watch(lambda: pipeline.went_round)
+            pipeline = Pipeline(config, self._stop)
+            with monitored(pipeline, logging.WARNING, LogFormat.TEXT) as self.monitoring:
                 pipeline.run()
         except BaseException as error:
             self._error = error
@@ -116,19 +113,20 @@ class DeliveryDemo:
         load = shop.Load(config.sources[0].conninfo(), rate=200)
         load.start()
         begin, end = time.monotonic(), None
-        while end is None or not self._delivered(collect(config), end):
-            if self._error is not None:
-                load.stop()
-                raise self._error
-            time.sleep(0.25)
-            spent = time.monotonic() - begin
-            status = collect(config)
-            ready = [table["phase"] == "ready" for table in status["destinations"][0]["tables"]]
-            show(_progress(status, load, spent))
-            if end is None and spent >= seconds and ready and all(ready) and self._end.follows():
-                load.stop()
-                with connect(config.sources[0].conninfo()) as connection:
-                    end = mark(connection)
+        with closing(StatusReader(config)) as reader:
+            status = reader.read()
+            while end is None or not self._delivered(status, end):
+                if self._error is not None:
+                    load.stop()
+                    raise self._error
+                time.sleep(0.25)
+                spent, status = time.monotonic() - begin, reader.read()
+                ready = [table["phase"] == "ready" for table in status["destinations"][0]["tables"]]
+                show(_progress(status, load, spent))
+                if end is None and spent >= seconds and ready and all(ready) and self._end.follows():
+                    load.stop()
+                    with connect(config.sources[0].conninfo()) as connection:
+                        end = mark(connection)
 
     def _delivered(self, status: Document, end: Lsn) -> bool:
         position = status["destinations"][0]["streams"][0]["position"]

@@ -23,6 +23,7 @@ from penstock.monitoring.guard import Guard
 from penstock.monitoring.observing import Observer
 from penstock.monitoring.requests import WrongPhase
 from penstock.monitoring.stream_info import UnknownStream
+from penstock.pipeline.table_actions import ACTIONS
 
 METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _CODES: dict[type[PenstockError], int] = {
@@ -135,8 +136,7 @@ def make(observer: Observer, stop: Callable[[], None] | None) -> Starlette:
         Route("/shutdown", api.shutdown, methods=post),
     ]
     routes += [
-        Route(f"/tables/{{table:path}}/{action}", api.asked(action), methods=post)
-        for action in requests.ACTIONS
+        Route(f"/tables/{{table:path}}/{action}", api.asked(action), methods=post) for action in ACTIONS
     ]
     return Starlette(
         routes=routes,

@@ -16,7 +16,6 @@ Event = Mapping[str, Any]
 
 REMEMBERED = 200
 """Events that the dashboard can show."""
-BATCH = "batch"
 TOLD = ("info", "warning", "error", "critical")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _STREAM = ("source", "destination")

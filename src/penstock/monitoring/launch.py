@@ -16,14 +16,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
 
+from penstock import logs
 from penstock.config import Config
 from penstock.model.errors import PenstockError, from_dict
+from penstock.pipeline.pipeline import Pipeline
 
 MOST_WAITING = 10_000
 HEARTBEAT = 1.0
@@ -33,6 +35,21 @@ LAST_WORDS = 5.0
 """Seconds that the process has to end by itself, and once more after it was asked to by a signal."""
 _GLANCE = 0.2
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+
+
+@contextmanager
+def monitored(
+    pipeline: Pipeline, level: int, format: str, *, serve: bool = True
+) -> Iterator[Monitoring | None]:
+    """Serve HTTP for a pipeline until this is left, unless its configuration or `serve` says not to. Whatever
+    the log is told comes there, too; lines of the log are written from this level on."""
+    if not serve or not pipeline.config.monitoring.enabled:
+        yield None
+        return
+    with Monitoring(pipeline.config, pipeline.stop, level, format) as monitoring:
+        logs.to_stderr(level, format, monitoring.take)
+        monitoring.watch(lambda: pipeline.went_round)
+        yield monitoring
 
 
 class Monitoring:
@@ -51,14 +68,12 @@ class Monitoring:
         """Where it is served, once it is."""
 
     def __enter__(self) -> Monitoring:
-        if self._config.monitoring.enabled:
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def watch(self, went_round: Callable[[], float | None]) -> None:
         """Say from now on how long the pipeline's thread has done nothing."""
@@ -163,8 +178,9 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Have it end: by the end of its input, then by a signal, then by one that it cannot pass over."""
     assert child.stdin is not None
     child.stdin.close()
-    for insist in (lambda: None, child.terminate, child.kill):
-        insist()
+    for insist in (None, child.terminate, child.kill):
+        if insist is not None:
+            insist()
         with suppress(subprocess.TimeoutExpired):
             child.wait(LAST_WORDS)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import __version__
-from penstock.monitoring.requests import ACTIONS
+from penstock.pipeline.table_actions import ACTIONS
 
 Document = dict[str, Any]
 

@@ -11,8 +11,6 @@ STALE = 8.0
 """Seconds without a look after which nothing is known."""
 STUCK = 120.0
 """Seconds without a round of the pipeline's thread after which it does not live."""
-RECENT = 300.0
-"""Seconds for which a critical error counts."""
 
 
 class Condition(NamedTuple):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from penstock.config import Config
 from penstock.model.errors import PenstockError, Scope, UnknownTable
 from penstock.model.schema import quoted
+from penstock.pipeline.table_actions import ACTIONS
 from penstock.state.store import Store, TableState
-
-ACTIONS = ("reload", "retry", "pause", "resume")
 
 
 class WrongPhase(PenstockError):
@@ -29,25 +28,13 @@ def ask(
             raise UnknownTable(
                 f"no table of the pipeline is called {table}", remedy="See /status for its tables"
             )
-        chosen = [state for state in named if _is_fit(action, state)]
+        chosen = [state for state in named if ACTIONS[action].fits(state)]
         if not chosen:
             phases = ", ".join(sorted({state.phase.value for state in named}))
             raise WrongPhase(f"a table that is {phases} has nothing to {action}", table=table)
         for state in chosen:
             store.request(action, _what(state))
     return [{"source": state.key.source, "destination": state.key.destination} for state in chosen]
-
-
-def _is_fit(action: str, state: TableState) -> bool:
-    paused = state.is_paused
-    match action:
-        case "resume":
-            return paused
-        case "retry":
-            return state.error is not None and not paused
-        case "pause":
-            return not paused
-    return True
 
 
 def _what(state: TableState) -> dict[str, object]:

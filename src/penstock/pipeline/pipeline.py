@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 
@@ -26,7 +25,6 @@ from penstock.capture.launch import folder_of
 from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
-from penstock.config.tables import matches
 from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
@@ -36,15 +34,16 @@ from penstock.pipeline import shared_targets
 from penstock.pipeline.copier import Copier
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream import Stream
+from penstock.pipeline.table_actions import do_what_is_asked
 from penstock.pipeline.table_facts import foreseen
-from penstock.pipeline.table_states import PAUSE, RELOAD, to_be_copied
+from penstock.pipeline.table_states import to_be_copied
 from penstock.pipeline.transform import rules
 from penstock.pipeline.transform.analysis import Analysis
 from penstock.pipeline.transform.rules import Finding
 from penstock.postgres.connection import connect
 from penstock.spark.daemon import PRELOAD
 from penstock.spark.session import LOG, session
-from penstock.state.store import Request, Store, TableState
+from penstock.state.store import Store, TableState
 
 ROUND = 0.05
 """Seconds between two rounds of the thread."""
@@ -198,11 +197,7 @@ class Pipeline:
 
     def _keep_house(self, store: Store, copier: Copier) -> None:
         store.check()
-        for request in store.requests():
-            for state in store.tables():
-                if request.kind in _ASKED and asked_for(state, request):
-                    store.update(state.key, _ASKED[request.kind], f"asked to {request.kind}")
-            store.done(request)
+        do_what_is_asked(store)
         for state in store.tables():
             if state.phase is Phase.DATA_SYNC:
                 store.update(state.key, partial(_copied, copier.progress(state)))
@@ -346,42 +341,5 @@ def without_waiting(config: Config) -> Config:
     return config.model_copy(update={"destinations": destinations})
 
 
-def _asked_again(state: TableState) -> TableState | None:
-    again = replace(state, retry_at=datetime.now(UTC), attempts=0)
-    return again if state.phase is Phase.ERRORED else None
-
-
-def _asked_to_reload(state: TableState) -> TableState | None:
-    """Return the state marked for a reload, which the stream does between batches, or after a copy."""
-    return replace(state, detail={**state.detail, RELOAD: True}) if state.phase is not Phase.INIT else None
-
-
-def _asked_to_pause(state: TableState) -> TableState | None:
-    return None if state.is_paused else replace(state, detail={**state.detail, PAUSE: True})
-
-
-def _asked_to_resume(state: TableState) -> TableState | None:
-    """Take back a pause, also one that has not begun yet."""
-    detail = {key: value for key, value in state.detail.items() if key != PAUSE}
-    return _asked_again(state) if state.is_paused else replace(state, detail=detail)
-
-
-_ASKED: dict[str, Callable[[TableState], TableState | None]] = {
-    "retry": _asked_again,
-    "reload": _asked_to_reload,
-    "pause": _asked_to_pause,
-    "resume": _asked_to_resume,
-}
-
-
 def _copied(done: int, state: TableState) -> TableState | None:
     return replace(state, copied_bytes=done) if state.phase is Phase.DATA_SYNC else None
-
-
-def asked_for(state: TableState, request: Request) -> bool:
-    patterns = request.what.get("tables") or ["*.*"]
-    if request.what.get("source", state.key.source) != state.key.source:
-        return False
-    if request.what.get("destination", state.key.destination) != state.key.destination:
-        return False
-    return any(matches(pattern, state.name) for pattern in patterns)

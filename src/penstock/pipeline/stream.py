@@ -41,9 +41,10 @@ from penstock.pipeline.query import StreamQuery
 from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream_start import Beginning
+from penstock.pipeline.table_actions import PAUSE, RELOAD
 from penstock.pipeline.table_facts import Facts, Mark
 from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
-from penstock.pipeline.table_states import PAUSE, RELOAD, Tables
+from penstock.pipeline.table_states import Tables
 from penstock.pipeline.transform.transform import Transforms
 from penstock.pipeline.unfinished_steps import Unfinished
 from penstock.state.store import Store, TableState

@@ -32,7 +32,7 @@ from penstock.model.ddl import END, START, Marker, marker_text
 from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
-from penstock.pipeline.table_states import RELOAD
+from penstock.pipeline.table_actions import RELOAD
 from penstock.postgres import ddl
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.state.store import TableState

@@ -22,15 +22,11 @@ from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import PenstockError
 from penstock.model.phases import Phase
+from penstock.pipeline.table_actions import PAUSE, RELOAD
 from penstock.pipeline.table_facts import Facts
 from penstock.pipeline.transform.rules import escaped, moved
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
-
-RELOAD = "reload"
-"""In a table's `detail`: it is to be copied anew."""
-PAUSE = "pause"
-"""In a table's `detail`: it is to stop, between two batches."""
 
 
 class Tables:
