@@ -14,7 +14,7 @@ import bench
 from bench.report import show, to_json
 
 NOT_BENCHMARKS = {
-    "__main__", "backlog", "jdbc", "looks", "pipeline", "raw_nats", "report", "rows", "servers",
+    "__main__", "backlog", "http_load", "jdbc", "looks", "pipeline", "raw_nats", "report", "rows", "servers",
     "subscription", "turns", "usage",
 }  # fmt: skip
 """What benchmarks have in common."""

@@ -9,6 +9,7 @@ since. The other side, disabled and enabled, finds itself in the same place.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import signal
 import subprocess
@@ -120,6 +121,14 @@ class Pipeline:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    @property
+    def dashboard(self) -> str:
+        """Where its HTTP is served, once that is."""
+        until = time.monotonic() + STARTS_WITHIN
+        while not (found := re.findall(r"dashboard\s+url=(\S+)", (self.folder / "log").read_text())):
+            self._go_on_waiting(until)
+        return str(found[-1])
 
     def run_once(self) -> float:
         """Deliver what there is, from a cold start to the end of the process; how long that took."""

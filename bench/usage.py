@@ -22,7 +22,7 @@ import psutil
 from bench.servers import ROLE, Servers
 
 INTERVAL = 0.25
-OURS = ("driver", "Spark JVM", "capture", "Python workers")
+OURS = ("driver", "Spark JVM", "capture", "Python workers", "HTTP")
 
 Parts = Iterator[tuple[str, psutil.Process]]
 """Processes, each with the part that it belongs to."""
@@ -155,7 +155,8 @@ def _pipeline_part(command: str) -> str:
     program = Path(command.split(" ")[0]).name
     if program == "java":
         return "Spark JVM"
-    return "capture" if "penstock.capture" in command else "Python workers"
+    named = {"penstock.capture": "capture", "penstock.monitoring": "HTTP"}
+    return next((part for module, part in named.items() if module in command), "Python workers")
 
 
 def _server_part(server: str, title: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import tempfile
 from collections.abc import Iterator
@@ -84,6 +85,17 @@ def fresh_database(server: PostgresServer) -> Iterator[Database]:
             except psycopg.errors.ObjectInUse:
                 connection.execute("select pg_sleep(0.05)")
         connection.execute(f'drop database "{database.name}" with (force)'.encode())
+
+
+def fill(disk: Path, but: int = 0) -> Path:
+    """Leave no more than so much room on a disk; return what is to be removed to make room."""
+    filler, left = disk / "filler", disk / "left"
+    left.write_bytes(bytes(but))
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+    left.unlink()
+    return filler
 
 
 def started_nats(**jetstream: Any) -> NatsServer:

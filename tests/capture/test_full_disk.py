@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -14,36 +11,12 @@ from penstock.capture import process, state
 from penstock.capture.launch import CaptureProcess
 from penstock.spool.manifest import Manifest
 from penstock.spool.writer import captured_by
-from tests.bed import Database
+from tests.bed import Database, fill
 from tests.capture.running import captured, eventually, running, spec_for
 
 NOTES = "create table notes (id int primary key, note text); create publication p for table notes"
 MUCH = "insert into notes select g, repeat(md5(g::text), 40) from generate_series(1, 30000) g"
 """More than waits in memory."""
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with little room: a tmpfs, where we may mount one."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"a small disk needs the right to mount one: {made.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(disk: Path, but: int = 0) -> Path:
-    filler, left = disk / "filler", disk / "left"
-    left.write_bytes(bytes(but))
-    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 4096):
-            pass
-    left.unlink()
-    return filler
 
 
 def test_a_full_disk_pauses_the_capture_and_loses_nothing(database: Database, small_disk: Path) -> None:

@@ -28,24 +28,28 @@ def config(database: Database, tmp_path: Path) -> Config:
 def store(config: Config) -> Iterator[Store]:
     """The state of a pipeline that holds its lease, with a table in each of some phases."""
     with Store.open(config.state.url.get_secret_value(), config.pipeline, exclusive=True) as store:
-        for number, (name, phase) in enumerate(TABLES.items(), 1):
-            table = TableName("public", name)
-            store.put(
-                TableState(
-                    TableKey("source", "copy", TableId(number)),
-                    table,
-                    table,
-                    phase,
-                    datetime.now(UTC) - timedelta(seconds=10),
-                    rows=100 * number,
-                    copied_bytes=500,
-                    total_bytes=1000,
-                    error=RowRefused("no", table=table) if phase is Phase.ERRORED else None,
-                )
-            )
-        at = datetime.now(UTC) - timedelta(seconds=3)
-        store.advance("source", "copy", Lsn(0x100), complete_through=at, rows=42)
+        add_tables(store)
         yield store
+
+
+def add_tables(store: Store) -> None:
+    for number, (name, phase) in enumerate(TABLES.items(), 1):
+        table = TableName("public", name)
+        store.put(
+            TableState(
+                TableKey("source", "copy", TableId(number)),
+                table,
+                table,
+                phase,
+                datetime.now(UTC) - timedelta(seconds=10),
+                rows=100 * number,
+                copied_bytes=500,
+                total_bytes=1000,
+                error=RowRefused("no", table=table) if phase is Phase.ERRORED else None,
+            )
+        )
+    at = datetime.now(UTC) - timedelta(seconds=3)
+    store.advance("source", "copy", Lsn(0x100), complete_through=at, rows=42)
 
 
 @pytest.fixture

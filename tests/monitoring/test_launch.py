@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
 
 from penstock.config import Config
-from penstock.logs import LogFormat, LogLevel
 from penstock.monitoring import launch
-from penstock.monitoring.launch import Monitoring
 from tests.monitoring.asking import Asking
+from tests.monitoring.serving import beside, servers, until
 
 MUCH = "x" * 1000
-
-
-def until(check: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def servers() -> list[psutil.Process]:
-    return [
-        child for child in psutil.Process().children() if child.cmdline()[1:] == ["-m", "penstock.monitoring"]
-    ]
 
 
 def stop(process: psutil.Process) -> None:
     process.suspend()
     until(lambda: process.status() == psutil.STATUS_STOPPED)
-
-
-@contextmanager
-def beside(config: Config) -> Iterator[Monitoring]:
-    """A server that listens; it is gone when this is left, and that does not take for ever."""
-    monitoring = Monitoring(config, threading.Event(), LogLevel.WARNING.number, LogFormat.TEXT)
-    monitoring.__enter__()
-    try:
-        until(lambda: monitoring.url)
-        yield monitoring
-    finally:
-        ending = threading.Thread(target=monitoring.__exit__, daemon=True)
-        ending.start()
-        ending.join(60)
-        left = servers()
-        for process in left:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        assert not ending.is_alive()
-        assert left == []
 
 
 @pytest.fixture(autouse=True)

@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 from penstock.embedded.postgres import PostgresServer
 from tests.bed import Database
-from tests.monitoring.asking import Answer, Asking
+from tests.monitoring.asking import Answer
+from tests.monitoring.running import NOTICED, failing, run
 from tests.pipeline.running import configuration, contents, to_postgres
-
-RUN = [sys.executable, "-c", "from penstock.cli import main; main()", "run"]
-NOTICED = 10.0
-"""Seconds within which an outage shows."""
-
-
-class Run:
-    def __init__(self, file: Path) -> None:
-        self._log = file.with_suffix(".log")
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*RUN, str(file), "--log-format", "logfmt"],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env=os.environ | {"PENSTOCK_MONITORING__ENABLED": "true"},
-            )
-
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def asking(self, which: int = 0) -> Asking:
-        """The server, or the one that came after it."""
-        self.until(lambda: len(self._urls()) > which)
-        return Asking(self._urls()[which])
-
-    def _urls(self) -> list[str]:
-        return re.findall(r"event=dashboard url=(\S+)", self.said())
-
-    def until(self, check: Callable[[], object], seconds: float = 60) -> None:
-        end = time.monotonic() + seconds
-        while not check():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < end, self.said()
-            time.sleep(0.05)
-
-
-@contextmanager
-def run(file: Path) -> Iterator[Run]:
-    started = Run(file)
-    try:
-        yield started
-    finally:
-        started.process.kill()
-        started.process.wait()
-
-
-def failing(answer: Answer) -> set[str]:
-    return {each["name"] for each in answer.document["conditions"] if not each["ok"]}
 
 
 def phase(answer: Answer, table: str) -> str:
@@ -105,4 +50,3 @@ def test_a_pipeline_is_seen_and_led(own_server: PostgresServer, database: Databa
         ask.until("/ready", lambda answer: answer.code == 200)
         assert ask("/shutdown", "POST").code == 202
         assert pipeline.process.wait(60) == 0, pipeline.said()
-    assert "METRICS" not in pipeline.said() or "lag_bytes=" in pipeline.said()

@@ -8,6 +8,7 @@ from importlib.resources import files
 from mimetypes import guess_type
 from typing import Any
 
+import structlog
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -141,7 +142,7 @@ def make(observer: Observer, stop: Callable[[], None] | None) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, host=config.host, token=config.token)],
-        exception_handlers={PenstockError: _failed, HTTPException: _refused},
+        exception_handlers={PenstockError: _failed, HTTPException: _refused, Exception: _unforeseen},
     )
 
 
@@ -161,3 +162,12 @@ async def _refused(_: Request, error: Exception) -> Response:
     return Response(
         json.dumps({"error": document}), error.status_code, error.headers, media_type="application/json"
     )
+
+
+async def _unforeseen(request: Request, error: Exception) -> Response:
+    """Whatever it is, it is for the log: there may be anything in it."""
+    log = structlog.get_logger("penstock.monitoring")
+    log.error("a request failed", path=request.url.path, exc_info=error)
+    remedy = "Look at the log, and report it"
+    document = {"kind": "Unforeseen", "reason": "the request failed", "remedy": remedy, "where": {}}
+    return JSONResponse({"error": document}, 500)

@@ -80,7 +80,10 @@ class Observer:
         self._thread.start()
 
     def stop(self) -> None:
+        """Look no more. A look at a server that does not answer is not waited for."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(INTERVAL)
 
     def _run(self) -> None:
         with closing(StatusReader(self.config)) as reader:

@@ -36,6 +36,7 @@ class HttpServer:
             uvicorn.Config(
                 app.make(observer, stop),
                 log_config=None,
+                log_level="critical",  # what is no HTTP, and what `app` has told already
                 access_log=False,
                 server_header=False,
                 lifespan="off",

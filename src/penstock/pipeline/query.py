@@ -72,6 +72,11 @@ class StreamQuery:
             source=feed.name, destination=destination.name
         )
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the destination is waited for."""
+        return self._waits_for is not None
+
     def start(self, spark: SparkSession) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")

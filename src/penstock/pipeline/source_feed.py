@@ -38,6 +38,7 @@ from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
 from penstock.pipeline import retained_wal, table_facts
+from penstock.pipeline.capture_trouble import CaptureTrouble
 from penstock.pipeline.catalog_look import Found, Look
 from penstock.pipeline.retained_wal import RetainedWal
 from penstock.postgres import catalog, ddl, slot
@@ -94,6 +95,7 @@ class SourceFeed:
         self._reported: list[str] = []
         self._looked = self._read_clock = self._read_slot = 0.0
         self._wal = RetainedWal(self.name)
+        self._trouble = CaptureTrouble(self.name, self.spec.spool)
         self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
 
@@ -217,6 +219,7 @@ class SourceFeed:
         """Do what is due. Raises what cannot be waited for."""
         try:
             now = time.monotonic()
+            self._trouble.look(now)
             self._keep_capturing(now)
             due = now - self._read_clock >= CLOCK or now - self._looked >= DISCOVERY
             if due and (self._asking is None or self._asking.done()):

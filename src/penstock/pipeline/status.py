@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,8 @@ class _SourceReader:
 
     def close(self) -> None:
         """Let go of the server, without waiting for one that does not answer."""
-        self._thread.submit(self._disconnect)
+        with suppress(RuntimeError):  # the process ends: so does the connection
+            self._thread.submit(self._disconnect)
         self._thread.shutdown(wait=self._asking is None)
 
 

@@ -82,8 +82,7 @@ class Stream:
         self.arrivals = Arrivals(self)
         self.reloads = TableReloads.of(self)
         self.transforms: Transforms
-        self._last_note = 0.0
-        self._aligned = False
+        self._last_note, self._aligned = 0.0, False
         self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
         """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
         self._log = structlog.get_logger("penstock.pipeline").bind(
@@ -166,7 +165,7 @@ class Stream:
         """Write the batch, and record what became of its tables."""
         failed: dict[TableId, PenstockError] = {}
         keeps_position = self.target.traits.keeps_position  # then it is always told how far it came
-        if batch.tables or batch.messages or keeps_position:
+        if batch.tables or batch.messages or keeps_position or self.query.is_waiting:
             failed = dict(self.target.write(batch))
         for choice in chosen:
             error = failed.get(choice.before.key.table)
@@ -248,14 +247,13 @@ class Stream:
         self.arrivals.look(self.feed.found)
         if self.reloads is not None:
             self.reloads.settle()
-        reached = self.reached()
-        now = datetime.now(UTC)
+        reached, now = self.reached(), datetime.now(UTC)
         self.arrivals.let_go(reached)
         for state in list(self.tables):
             self._settle_table(state, reached, now)
         if time.monotonic() - self._last_note > TOLD:
-            self._last_note = time.monotonic()
             self._note_progress(reached)
+            self._last_note = time.monotonic()  # not before: a destination that is away is asked again
         self.transforms.clean_up()
 
     def _settle_table(self, state: TableState, reached: Lsn, now: datetime) -> None:
@@ -282,13 +280,15 @@ class Stream:
         )
 
     def _note_progress(self, reached: Lsn) -> None:
-        """Tell an idle destination how far the stream is, or see that it is still where it was."""
+        """Tell an idle destination how far the stream is, or see that it is there, and still where it was."""
         if reached > self.position:
             complete = self.feed.complete_through(reached)
             self.target.write(ChangeBatch(self.feed.name, self.position, reached, (), complete))
             self._advance(reached, complete, rows=0)
-        elif self.target.traits.keeps_position:
-            refuse_if_behind(self.target.position(self.feed.name), self.position)
+            return
+        position = self.target.position(self.feed.name)
+        if self.target.traits.keeps_position:
+            refuse_if_behind(position, self.position)
 
     def _is_between_segments(self) -> bool:
         """Whether the position is between segments: in a new spool it may lie within one. What waits for a

@@ -85,6 +85,10 @@ class NatsLink:
                 self._client = await self._connected()
             return self._client
 
+    async def answers(self) -> None:
+        """Raise what keeps the server from answering: nobody else notices while nothing is published."""
+        await (await self.client()).flush(int(CONNECTING))
+
     async def jetstream(self) -> JetStreamContext:
         return (await self.client()).jetstream(timeout=ANSWERING)
 
@@ -109,6 +113,7 @@ class NatsLink:
                 allow_reconnect=False,
                 flush_timeout=CONNECTING,
                 max_reconnect_attempts=1,
+                reconnect_time_wait=0,
                 error_cb=refused,
                 disconnected_cb=gone,
             )

@@ -123,6 +123,7 @@ class NatsTarget:
 
     def position(self, source: str) -> Lsn | None:
         if not self.traits.keeps_position:
+            self._link.run(self._link.answers())
             return None
         subject = position_subject(self._pipeline, source)
         return self._link.run(positions.read(self._link, self._stream, source, subject)).reached
@@ -221,6 +222,8 @@ class NatsTarget:
                 published = self._publish(work)
                 stops |= published.stops
                 position = published.position or position
+            elif position is None:
+                self._link.run(self._link.answers())
             for table, stop in stops.items():
                 self._stop(source, table, stop.place)
             self._reach(position, batch.end)

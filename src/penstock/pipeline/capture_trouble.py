@@ -1,0 +1,38 @@
+"""What keeps a capture from capturing, in the pipeline's log.
+
+The capture has a log of its own, in the spool's folder; that may be on the disk that is full.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+
+from penstock.capture import state as capture_state
+from penstock.model.errors import from_dict
+
+LOOK = 1.0
+"""Seconds between two looks at what the capture reports."""
+
+
+class CaptureTrouble:
+    def __init__(self, source: str, spool: Path) -> None:
+        self._spool = spool
+        self._looked = 0.0
+        self._told: tuple[str, str] | None = None
+        self._log = structlog.get_logger("penstock.pipeline").bind(source=source)
+
+    def look(self, now: float) -> None:
+        """Tell of it once, and when it is over. `now` is by `time.monotonic`."""
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        reported = capture_state.read(self._spool)
+        state, error = reported.get("state"), reported.get("error")
+        if error is not None and self._told != (trouble := (error["kind"], error["reason"])):
+            self._told = trouble
+            self._log.warning(f"capture {state}", error=str(from_dict(error)))
+        elif state == "streaming" and self._told is not None:
+            self._told = None
+            self._log.info("capture goes on")
