@@ -174,6 +174,7 @@ def test_the_page_comes_from_here_alone(http: Served) -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert b"://" not in page.body
     for name, kind in (
+        ("storage.js", "text/javascript"),
         ("style.css", "text/css"),
         ("dashboard.js", "text/javascript"),
         ("icon.svg", "image/svg"),

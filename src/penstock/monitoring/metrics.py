@@ -107,6 +107,7 @@ def _of_source(families: _Families, source: Document) -> None:
     )
     families.counter("wal_messages_received", "Changes captured", _SOURCE, name, capture["changes"])
     families.gauge("spool_bytes", "Size of the spool", _SOURCE, name, capture["spooled_bytes"])
+    families.gauge("spool_room_bytes", "Room on the disk of the spool", _SOURCE, name, capture["room_bytes"])
     families.gauge(
         "tables_left_out", "Tables that cannot be followed", _SOURCE, name, len(source["left_out"])
     )

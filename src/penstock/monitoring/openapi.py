@@ -64,6 +64,7 @@ _STATUS: Document = {
         "wal_lag_bytes": {"type": "integer"},
         "wal_lag_mb": {"type": "integer"},
         "sources": {"type": "array", "items": {"type": "object"}},
+        "state": {"type": "object", "properties": {"bytes": {"type": ["integer", "null"]}}},
         "destinations": {"type": "array", "items": {"type": "object"}},
     },
 }

@@ -19,10 +19,12 @@ from penstock.capture import state as capture_state
 from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
+from penstock.destinations.files.recent_files import NEWEST
 from penstock.model import Lsn
 from penstock.model.errors import ConnectionFailed, PenstockError, SpoolFull, StateUnreachable, to_dict
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
+from penstock.pipeline.stored import DeliveredFiles, room, size_of_state
 from penstock.pipeline.table_facts import wal_position
 from penstock.postgres import selection, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -63,13 +65,18 @@ class StatusReader:
             for source in self._sources:
                 source.ask()
             sources = [source.answer(patience) for source in self._sources]
+            files = {source["name"]: source.pop("files") for source in sources}
             ends = {source["name"]: source["wal_position"] for source in sources}
             return {
                 "pipeline": config.pipeline,
                 "at": _time(datetime.now(UTC)),
                 "running": store.holder(),
                 "sources": sources,
-                "destinations": [_destination(store, d, ends) for d in config.destinations],
+                "destinations": [
+                    _destination(store, each, ends) | {"files": _files(each.name, files)}
+                    for each in config.destinations
+                ],
+                "state": {"bytes": size_of_state(store.file)},
             }
         except StateUnreachable:
             self._close_store()
@@ -100,6 +107,7 @@ class _SourceReader:
         self._connection: Connection | None = None
         self._left_out: list[Document] = []
         self._looked = -LEFT_OUT
+        self._files = DeliveredFiles(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"status-{source.name}")
         self._asking: Future[Document] | None = None
 
@@ -135,6 +143,7 @@ class _SourceReader:
             "left_out": self._left_out,
             "capture": _capture(self._spec.spool),
             "consumers": _consumers(self._config, source),
+            "files": {},
         }
 
     def _read(self) -> Document:
@@ -144,6 +153,7 @@ class _SourceReader:
             position = wal_position(connection)
             state = slot.describe(connection, source.slot_name)
             self._look(connection)
+            document["files"] = self._files.look(connection)
         except (PenstockError, psycopg.Error) as error:
             self._disconnect()
             failure = error if isinstance(error, PenstockError) else explain(error)
@@ -196,6 +206,7 @@ def _capture(spool: Path) -> Document:
         "error": reported.get("error"),
         "changes": 0,
         "spooled_bytes": 0,
+        "room_bytes": room(spool),
     }
     try:
         if spool_exists(spool):
@@ -237,6 +248,19 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
     through_of = {str(stream["source"]): stream["complete_through"] for stream in streams}
     tables = [_table(state, through_of) for state in store.tables(destination=destination.name)]
     return {"name": destination.name, "type": destination.type, "streams": streams, "tables": tables}
+
+
+def _files(destination: str, of_sources: dict[str, dict[str, Document]]) -> Document | None:
+    """Return the files of a destination; None: it registers none, or no source can be asked."""
+    found = [(source, files[destination]) for source, files in of_sources.items() if destination in files]
+    if not found:
+        return None
+    recent = [{"source": source, **each} for source, files in found for each in files["recent"]]
+    return {
+        "count": sum(files["count"] for _, files in found),
+        "bytes": sum(files["bytes"] for _, files in found),
+        "recent": sorted(recent, key=lambda each: str(each["at"]), reverse=True)[:NEWEST],
+    }
 
 
 def _table(state: TableState, through_of: dict[str, Any]) -> Document:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
@@ -98,6 +99,11 @@ class Store:
         """Return who holds the lease now, in words; None if nobody does."""
         holder = Lease.holder(self._database, self._pipeline)
         return None if holder is None else str(holder)
+
+    @property
+    def file(self) -> Path | None:
+        """Return the file of an SQLite database; None for a server."""
+        return self._database.file
 
     # Tables
 

@@ -1,6 +1,8 @@
 // The dashboard: asks the server every two seconds, and shows what it says. Whatever comes from there is put in
 // as text, never as markup.
 
+import { storage } from "/assets/storage.js";
+
 const EVERY = 2000;
 const SERIES = 4;
 const STALE = 20; // seconds after which what is shown is no longer known
@@ -280,6 +282,7 @@ function show(status, events) {
       made("td", { "data-label": "Source" }, source.name),
       made("td", { class: "number", "data-label": "Behind" }, size(each.behind_bytes)),
       made("td", { class: "number", "data-label": "Kept" }, size(each.kept_bytes))))));
+  storage(status, { made, size, count, clock });
   at("events").replaceChildren(...events.map((each) => {
     const { timestamp, level, event, ...fields } = each;
     const more = Object.entries(fields).map(([key, value]) => `${key} ${value}`).join(", ");
