@@ -95,7 +95,7 @@ def test_no_link_of_the_readme_is_dead_outside_the_repository(built: dict[str, P
     assert "](docs/commands.md)" in (ROOT / "README.md").read_text()
     description = str(metadata(built[".whl"]).get_payload())
     assert LINK.findall(description) == []
-    assert "Commands (`docs/commands.md`)" in description
+    assert "commands (`docs/commands.md`)" in description
     (wheel,) = (
         file for file in build(tmp_path, PENSTOCK_REPOSITORY=f"{REPOSITORY}/") if file.suffix == ".whl"
     )

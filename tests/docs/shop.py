@@ -98,6 +98,7 @@ class Shop:
     def here(self, text: str) -> str:
         """Return a text of the pages with addresses and paths of the test."""
         host = f"127.0.0.1:{self.server.port}"
+        text = text.replace('"checkpoint"', f'"{self.folder}/checkpoint"')  # Spark has a folder of its own
         return text.replace("@db.example.com", f"@{host}").replace("/data/", f"{self.folder}/data/")
 
     def save(self, block: Block, name: str) -> Path:

@@ -85,7 +85,7 @@ def run_until_rows_came(block: Block, shop: Shop, names: Names) -> None:
         while not any(
             each["numInputRows"] for query in spark.streams.active for each in query.recentProgress
         ):
-            assert not errors, errors
+            assert not errors, [str(error) for error in errors]
             assert time.monotonic() < end
             number += 1
             shop.source.execute(f"update users set name = 'user {number}' where id = 1")
