@@ -87,14 +87,29 @@ def _passes(kind: type[PenstockError]) -> str:
 
 def http_api() -> str:
     """Return a section for each address of the API."""
-    sections = []
-    for path, methods in openapi.DOCUMENT["paths"].items():
-        for method, described in methods.items():
-            sections.append(_address(f"{method.upper()} {path}", described))
+    described = {
+        f"{method.upper()} {path}": each
+        for path, methods in openapi.DOCUMENT["paths"].items()
+        for method, each in methods.items()
+    }
+    told = [
+        {(code, answer["description"]) for code, answer in each["responses"].items()}
+        for each in described.values()
+    ]
+    common = {one for one in set.union(*told) if sum(one in each for each in told) > len(told) / 2}
+    sections = [
+        "Of any address, unless another meaning stands below:\n\n" + _answers(common),
+        *(_address(title, each, common) for title, each in described.items()),
+    ]
     return "\n".join(sections) + "\n" + _schemas()
 
 
-def _address(title: str, described: dict[str, Any]) -> str:
+def _answers(answers: Iterable[tuple[str, str]]) -> str:
+    rows = [f"| {code} | {what} |" for code, what in sorted(answers)]
+    return "\n".join(["| answer | means |", "|---|---|", *rows, ""])
+
+
+def _address(title: str, described: dict[str, Any], common: set[tuple[str, str]]) -> str:
     lines = [f"### {title}\n", f"{described['summary']}.\n"]
     if described.get("parameters"):
         lines += ["| parameter | in | is |", "|---|---|---|"]
@@ -104,9 +119,8 @@ def _address(title: str, described: dict[str, Any]) -> str:
                 f"| `{parameter['name']}` | {parameter['in']} | {parameter['description']}{needed} |"
             )
         lines.append("")
-    lines += ["| answer | means |", "|---|---|"]
-    lines += [f"| {code} | {each['description']} |" for code, each in sorted(described["responses"].items())]
-    return "\n".join(lines) + "\n"
+    answers = {(code, each["description"]) for code, each in described["responses"].items()}
+    return "\n".join([*lines, _answers(answers - common)])
 
 
 def _schemas() -> str:
