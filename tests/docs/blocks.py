@@ -5,8 +5,8 @@ comment before it, which readers do not see:
 
     <!-- not run: it needs a cluster -->
 
-`console` has commands after `$ `, and what they print; `sh` has commands alone. In docs/commands.md commands
-are indented instead of fenced.
+`console` has commands after `$ `, and what they print; `sh` has commands alone; `text` is to be looked at. A
+block that is indented, not fenced, is `console` if it begins with a command, otherwise `text`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+PROGRAMS = {
+    "cd", "cp", "curl", "docker", "export", "helm", "install", "journalctl", "jq", "kubectl", "make", "node",
+    "npm", "penstock", "pip", "psql", "python", "python3", "sudo", "systemctl", "systemd-sysusers",
+}  # fmt: skip
+"""What the documentation's commands begin with."""
 
 _MARK = re.compile(r"<!-- not run: (.+?) -->", re.DOTALL)
 
@@ -50,7 +56,8 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def _unfenced(text: str) -> str:
-    return "console" if re.match(r"(\$ )?(penstock|make|\.venv/bin/)", text) else ""
+    program = text.removeprefix("$ ").split()[0]
+    return "console" if text.startswith("$ ") or re.sub(r".*/", "", program) in PROGRAMS else "text"
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

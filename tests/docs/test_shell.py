@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -16,12 +17,10 @@ from bench.__main__ import names as benchmarks
 from penstock.cli import app
 from penstock.config import load
 from penstock.monitoring import openapi
-from tests.docs.blocks import ROOT, Block, commands, of_language
+from tests.docs.blocks import PROGRAMS, ROOT, Block, commands, of_language
 from tests.docs.test_blocks import BASE
 
 PROGRAM = typer.main.get_command(app)
-OTHERS = {"cd", "export", "jq", "node", "npm", "psql", "sudo"}
-"""Programs that are not ours to check."""
 ASSIGNMENT = re.compile(r"[A-Z_][A-Z0-9_]*=")
 
 BLOCKS = of_language("console", "sh")
@@ -53,10 +52,11 @@ def _checked(block: Block, words: list[str]) -> None:
     program, arguments = words[0], words[1:]
     if ">" in arguments:
         arguments = arguments[: arguments.index(">")]
-    check = CHECKS.get(program)
-    assert check or program in OTHERS, f"{block}: {program} is not known here"
-    if check:
-        check(arguments)
+    name = program.rpartition("/")[2]
+    assert name in PROGRAMS, f"{block}: {program} is not known here"
+    CHECKS.get(name, lambda _: None)(arguments)
+    ours = [word for word in arguments if word.startswith(("deploy/", "examples/"))]
+    assert [word for word in ours if not (ROOT / word).exists()] == [], block
 
 
 def penstock(arguments: list[str]) -> None:
@@ -82,7 +82,7 @@ def python(arguments: list[str]) -> None:
     if arguments[:2] == ["-m", "bench"]:
         assert arguments[2] in benchmarks()
     elif arguments[0] == "-m":
-        assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").exists(), arguments
+        assert find_spec(arguments[1]), arguments
     else:
         assert (ROOT / arguments[0]).exists(), arguments
 
@@ -107,8 +107,7 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
     "penstock": penstock,
     "make": make,
     "python": python,
-    ".venv/bin/python": python,
+    "python3": python,
     "curl": curl,
     "pip": pip,
-    ".venv/bin/pre-commit": lambda _: None,
 }
