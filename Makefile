@@ -41,7 +41,7 @@ bench: $(READY) ## all benchmarks; one: .venv/bin/python -m bench NAME [--json] 
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(READY)  ## the documentation, into site/
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet && echo "site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "site/index.html"
 
 lock: $(READY)  ## pin anew what pyproject.toml asks for
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header \

@@ -22,7 +22,7 @@ from playwright.sync_api import sync_playwright
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 DEMO = ["demo", "--to", "postgres", "--rows", "50000", "--seconds", "7200"]
 PROGRAM = [sys.executable, "-u", "-c", "from penstock.cli import main; main()", *DEMO]
-WIDTH, HEIGHT = 1100, 860
+WIDTH, HEIGHT = 1100, 795
 
 
 def main(seconds: float) -> None:
