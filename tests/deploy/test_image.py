@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,16 @@ def test_the_image_has_the_versions_that_are_tested() -> None:
     only_there = pinned(ROOT / "deploy/requirements.lock") - pinned(ROOT / "requirements.lock")
     assert {package.partition("==")[0] for package in only_there} == {"dumb-init"}
     assert "hatchling==1.33.0" in pinned(ROOT / "deploy/build.lock")
+
+
+def test_a_linter_of_dockerfiles_finds_nothing(tmp_path: Path) -> None:
+    def lint(file: Path) -> str:
+        program = Path(sysconfig.get_path("scripts")) / "hadolint"
+        return subprocess.run([program, file], capture_output=True, text=True, check=False).stdout
+
+    assert lint(DOCKERFILE) == ""
+    (tmp_path / "Dockerfile").write_text(DOCKERFILE.read_text().replace("WORKDIR /build", "WORKDIR build"))
+    assert "absolute WORKDIR" in lint(tmp_path / "Dockerfile")
 
 
 def test_what_the_dockerfile_copies_is_not_ignored() -> None:
