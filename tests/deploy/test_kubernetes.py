@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tests.deploy.manifests import (
 )
 
 VERSIONS = ["1.25.0", KUBERNETES]
+DOCUMENTATION = PLAIN.parents[1] / "docs/deployment.md"
 EVERYTHING = (
     'image={"repository": "r.example.com/p", "digest": "sha256:%s", "pullSecrets": [{"name": "r"}]}'
     % ("0" * 64),
@@ -170,6 +172,19 @@ def test_a_wrong_value_is_refused_by_its_name(value: str, told: str) -> None:
     done = helm("template", "penstock", CHART, "--kube-version", KUBERNETES, "--set-json", value)
     assert done.returncode != 0
     assert told in done.stderr
+
+
+@needs_helm
+def test_the_values_of_the_documentation_make_a_pipeline(tmp_path: Path) -> None:
+    (values,) = re.findall(r"```yaml\n(# shop-values.yaml\n.+?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    (tmp_path / "values.yaml").write_text(values)
+    chosen = ("--values", tmp_path / "values.yaml", "--kube-version", KUBERNETES)
+    done = helm("template", "shop", CHART, *chosen)
+    assert done.returncode == 0, done.stderr
+    manifests = [document for document in yaml.safe_load_all(done.stdout) if document]
+    validate(manifests)
+    assert [each.name for each in configured(manifests, tmp_path).destinations] == ["events"]
+    assert pod(manifests)["containers"][0]["image"].startswith("registry.example.com/penstock:")
 
 
 def test_every_value_is_in_the_schema_and_documented() -> None:
