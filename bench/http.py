@@ -1,9 +1,9 @@
-"""A backlog into PostgreSQL while 1,000 requests a second are answered, against the same without requests.
+"""A stream into PostgreSQL while 1,000 requests a second are answered, against the same without requests.
 
-One pipeline, held while each backlog is written, delivers it alternately with and without `/metrics` and
-`/status` being asked for by another process (`http_load.py`). On two cores, which pipeline and servers
-keep busy, whoever asks and whoever answers takes time from them; the pipeline's HTTP process is `nice`, the
-process that asks is not.
+One pipeline delivers changes at a steady pace (`latency.py`), from commit to visible, and then backlogs that
+are written while it is held; both alternately with and without `/metrics` and `/status` being asked for by
+another process (`http_load.py`). On two cores, which pipeline and servers keep busy, whoever asks and whoever
+answers takes time from them; the pipeline's HTTP process is `nice`, the process that asks is not.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
+from bench import latency
 from bench import rows as made
 from bench.pipeline import Pipeline
-from bench.report import ROUNDS, Case
+from bench.report import Case, alternate
 from bench.servers import NeverArrived, Servers, two_servers
 from bench.usage import Usage, watched
 
@@ -32,24 +33,26 @@ def cases(rows: int | None) -> Iterator[Case]:
     changes = rows or CHANGES
     with two_servers() as servers:
         with servers.at_source() as connection:
-            for statement in (made.TABLE, made.INSERTS):
+            for statement in (latency.TABLE, latency.TICK, made.TABLE, made.INSERTS):
                 connection.execute(statement.encode())
         servers.make_database("ours")
-        pipeline = Pipeline(servers)
+        pipeline = Pipeline(servers, interval="0s")
         try:
             pipeline.start()
-            pipeline.wait_until_ready(2)
+            pipeline.wait_until_ready(3)
+            bed = _Bed(servers, pipeline)
+            yield bed.steady(max(changes // 25, 200))
             pipeline.hold()
-            bed = _Bed(servers, pipeline, changes)
             bed.deliver(WARM_UP, 0)
-            yield bed.measured()
-            servers.prove_equal(pipeline.database, ("mark", "t"))
+            yield bed.backlogs(changes)
+            servers.prove_equal(pipeline.database, ("mark", "t", "ticks"))
         finally:
             pipeline.remove()
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
+    figure: float
     seconds: float
     usage: Usage
     load: dict[str, float]
@@ -59,31 +62,30 @@ class _Turn:
 class _Bed:
     servers: Servers
     pipeline: Pipeline
-    changes: int
     _last: int = field(default=0)
 
-    def measured(self) -> Case:
-        loaded, alone = [], []
-        for _ in range(ROUNDS):
-            loaded.append(self.deliver(self.changes, REQUESTS_PER_SECOND))
-            alone.append(self.deliver(self.changes, 0))
-        rates = [median(self.changes / turn.seconds for turn in side) for side in (loaded, alone)]
-        last = loaded[-1]
-        answered = median(turn.load["answered"] / turn.load["seconds"] for turn in loaded)
-        return Case(
-            case=f"{self.changes:,} inserts, {answered:,.0f} requests/s answered",
-            ours=rates[0],
-            theirs=rates[1],
-            unit="rows/s",
-            ratio=rates[0] / rates[1],
-            peak_memory_mb=round(max(turn.usage.ours_peak_mb for turn in loaded), 1),
-            against="the same without requests",
-            notes=(
-                f"CPU seconds of {last.seconds:.1f} with requests: {last.usage.cpu_line()}",
-                f"CPU seconds of {alone[-1].seconds:.1f} without: {alone[-1].usage.cpu_line()}",
-                f"who asked took {last.load['cpu']:.1f} CPU seconds in {last.load['seconds']:.1f}",
-            ),
+    def steady(self, changes: int) -> Case:
+        ticks = latency.Ticks(self.servers, changes // latency.PER_TRANSACTION)
+        ticks.delays(self.pipeline.database)  # to warm up
+        turns = alternate(
+            lambda: self._ticking(ticks, REQUESTS_PER_SECOND),
+            lambda: self._ticking(ticks, 0),
         )
+        return _compared(f"{latency.PER_SECOND:,} changes/s, median delay", "ms", *turns)
+
+    def _ticking(self, ticks: latency.Ticks, requests: int) -> _Turn:
+        with watched(self.servers, self.pipeline.pid) as usage, _load(self.pipeline, requests) as load:
+            began = time.perf_counter()
+            delay, _ = ticks.delays(self.pipeline.database)
+            seconds = time.perf_counter() - began
+        return _Turn(delay, seconds, usage, load)
+
+    def backlogs(self, changes: int) -> Case:
+        turns = alternate(
+            lambda: self.deliver(changes, REQUESTS_PER_SECOND),
+            lambda: self.deliver(changes, 0),
+        )
+        return _compared(f"{changes:,} inserts", "rows/s", *turns)
 
     def deliver(self, changes: int, requests: int) -> _Turn:
         """Write a backlog, and let it be delivered."""
@@ -92,26 +94,47 @@ class _Bed:
         self._last += changes
         mark = self.servers.mark()
         self.pipeline.check()
-        with watched(self.servers, self.pipeline.pid) as usage:
+        with watched(self.servers, self.pipeline.pid) as usage, _load(self.pipeline, requests) as load:
             began = time.perf_counter()
             self.pipeline.release()
-            with _load(self.pipeline.dashboard, requests) as load:
-                self.servers.wait_for(mark, self.pipeline.database)
-                seconds = time.perf_counter() - began
+            self.servers.wait_for(mark, self.pipeline.database)
+            seconds = time.perf_counter() - began
         self.pipeline.hold()
-        return _Turn(seconds, usage, load)
+        return _Turn(changes / seconds, seconds, usage, load)
+
+
+def _compared(case: str, unit: str, loaded: Sequence[_Turn], alone: Sequence[_Turn]) -> Case:
+    ours, theirs = (median(turn.figure for turn in side) for side in (loaded, alone))
+    answered = median(turn.load["answered"] / turn.load["seconds"] for turn in loaded)
+    last, other = loaded[-1], alone[-1]
+    return Case(
+        case=f"{case}, {answered:,.0f} requests/s",
+        ours=ours,
+        theirs=theirs,
+        unit=unit,
+        ratio=ours / theirs,
+        peak_memory_mb=round(max(turn.usage.ours_peak_mb for turn in loaded), 1),
+        against="the same without requests",
+        notes=(
+            f"CPU seconds of {last.seconds:.1f} with requests: {last.usage.cpu_line()}",
+            f"CPU seconds of {other.seconds:.1f} without: {other.usage.cpu_line()}",
+            f"who asked took {last.load['cpu']:.1f} CPU seconds in {last.load['seconds']:.1f}",
+        ),
+    )
 
 
 @contextmanager
-def _load(url: str, requests: int) -> Iterator[dict[str, float]]:
+def _load(pipeline: Pipeline, requests: int) -> Iterator[dict[str, float]]:
     """Have so many requests a second sent meanwhile; what became of them is known afterwards."""
     told: dict[str, float] = {}
     if not requests:
         yield told
         return
-    command = [sys.executable, "-m", "bench.http_load", url, str(requests)]
+    command = [sys.executable, "-m", "bench.http_load", pipeline.dashboard, str(requests)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
+        assert process.stdout is not None
+        process.stdout.readline()  # it is connected
         yield told
         said, _ = process.communicate()
         if process.returncode:

@@ -1,7 +1,7 @@
 """Requests at a steady pace over a few connections: `python -m bench.http_load URL RATE`.
 
-When its input ends it says, as JSON, how many were answered in how many seconds, and what CPU it took itself.
-An answer that is not 200 ends it. It looks at no more of an answer than it must.
+It says when it is connected; when its input ends it says, as JSON, how many were answered in how many seconds,
+and what CPU it took itself. An answer that is not 200 ends it. It looks at no more of an answer than it must.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-CONNECTIONS = 10
+CONNECTIONS = 100
+PACE = 0.005
+"""Seconds between two looks at what is due."""
 PATHS = ("/metrics", "/status")
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
@@ -68,6 +70,7 @@ async def load(url: str, rate: float) -> dict[str, float]:
         (await loop.create_connection(lambda: _Connection(requests), host, port))[1]
         for _ in range(CONNECTIONS)
     ]
+    print("connected", flush=True)
     ended = loop.run_in_executor(None, sys.stdin.read)
     began, asked = time.monotonic(), 0
     while not ended.done():
@@ -78,7 +81,7 @@ async def load(url: str, rate: float) -> dict[str, float]:
             if asked < due and connection.is_free:
                 connection.ask(asked)
                 asked += 1
-        await asyncio.sleep(CONNECTIONS / rate / 2)
+        await asyncio.sleep(PACE)
     seconds = time.monotonic() - began
     answered = sum(connection.answered for connection in connections)
     return {"answered": answered, "seconds": seconds, "cpu": time.process_time()}

@@ -42,13 +42,13 @@ def cases(rows: int | None) -> Iterator[Case]:
         with servers.at_source() as connection:
             connection.execute(TABLE.encode())
             connection.execute(TICK.encode())
-        load = _Load(servers, max((rows or CHANGES) // PER_TRANSACTION, 10))
+        load = Ticks(servers, max((rows or CHANGES) // PER_TRANSACTION, 10))
         for interval in INTERVALS:
             with taking_turns(servers, {"ticks": TABLE}, interval) as turns:
                 yield from _measured(interval, turns, load)
 
 
-def _measured(interval: str, turns: Turns, load: _Load) -> Iterator[Case]:
+def _measured(interval: str, turns: Turns, load: Ticks) -> Iterator[Case]:
     ours, theirs = alternate(
         lambda: turns.take(turns.ours, load.delays),
         lambda: turns.take(turns.native, load.delays),
@@ -74,7 +74,9 @@ def _peak(turns: Sequence[Turn]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class Ticks:
+    """Transactions at a steady pace, and how long each took to be visible."""
+
     servers: Servers
     transactions: int
     """A turn has."""
