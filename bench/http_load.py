@@ -1,7 +1,7 @@
 """Requests at a steady pace over a few connections: `python -m bench.http_load URL RATE`.
 
-It says when it is connected; when its input ends it says, as JSON, how many were answered in how many seconds,
-and what CPU it took itself. An answer that is not 200 ends it. It looks at no more of an answer than it must.
+It says when it is connected; when its input ends it says, as JSON, how many were answered in what time, and
+what CPU it took itself. An answer that is not 200 ends it. It looks at no more of an answer than it must.
 """
 
 from __future__ import annotations

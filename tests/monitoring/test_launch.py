@@ -8,7 +8,10 @@ import psutil
 import pytest
 
 from penstock.config import Config
+from penstock.logs import LogFormat, LogLevel
 from penstock.monitoring import launch
+from penstock.monitoring.launch import monitored
+from penstock.pipeline.pipeline import Pipeline
 from tests.monitoring.asking import Asking
 from tests.monitoring.serving import beside, servers, until
 
@@ -23,6 +26,16 @@ def stop(process: psutil.Process) -> None:
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "LAST_WORDS", 0.5)
+
+
+def test_nothing_is_served_for_who_does_not_want_it(config: Config) -> None:
+    pipeline = Pipeline(config)
+    with monitored(pipeline, LogLevel.WARNING.number, LogFormat.TEXT, serve=False) as monitoring:
+        assert (monitoring, servers()) == (None, [])
+    with monitored(pipeline, LogLevel.WARNING.number, LogFormat.TEXT) as monitoring:
+        assert monitoring is not None
+        until(lambda: monitoring.url)
+    assert servers() == []
 
 
 @pytest.mark.parametrize("ignored", [False, True])

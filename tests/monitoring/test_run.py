@@ -39,6 +39,7 @@ def test_a_pipeline_is_seen_and_led(own_server: PostgresServer, database: Databa
         own_server.stop("immediate")
         down = ask.until("/ready", lambda answer: answer.code == 503, NOTICED)
         assert "database:source" in failing(down)
+        pipeline.until(lambda: 'event="capture retrying"' in pipeline.said())
         assert ask("/health").code == 200
         own_server.start()
         ask.until("/ready", lambda answer: answer.code == 200, 60)
