@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import pickle
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -81,3 +86,18 @@ def test_a_process_that_does_not_read_is_replaced(config: Config, monkeypatch: p
         until(lambda: monitoring.url not in (first, None))
         assert monitoring.url is not None
         assert Asking(monitoring.url)("/health").code in (200, 503)
+
+
+def test_an_end_in_the_middle_of_a_line_is_an_end(config: Config) -> None:
+    """So it is if the pipeline is killed."""
+    how = {"level": LogLevel.WARNING.number, "format": LogFormat.TEXT}
+    given = {"config": base64.b64encode(pickle.dumps(config)).decode(), **how}
+    for text in (json.dumps(given)[:100], json.dumps(given) + '\n{"event": "x'):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.monitoring"],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stderr) == (0, "")

@@ -31,7 +31,10 @@ METRICS = 15.0
 def main() -> int:
     os.nice(5)  # the stream comes first
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    given = json.loads(sys.stdin.readline())
+    first = sys.stdin.readline()
+    if not first.endswith("\n"):
+        return 0  # the pipeline has ended already
+    given = json.loads(first)
     logs.to_stderr(given["level"], given["format"])
     # Only the pipeline writes to our input.
     config = pickle.loads(base64.b64decode(given["config"]))
@@ -49,13 +52,16 @@ def main() -> int:
 
 
 def _listen(observer: Observer, server: HttpServer) -> None:
-    for line in sys.stdin:
-        told: dict[str, Any] = json.loads(line)
-        if "heart" in told:
-            observer.heart = Heart(**told["heart"])
-        else:
-            observer.events.take(told)
-    server.end()
+    """Hear what the pipeline says, until it ends, be it in the middle of a line."""
+    try:
+        for line in sys.stdin:
+            told: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
+            if "heart" in told:
+                observer.heart = Heart(**told["heart"])
+            elif told:
+                observer.events.take(told)
+    finally:
+        server.end()
 
 
 def _tell(**what: Any) -> None:

@@ -87,9 +87,12 @@ class Monitoring:
     def _keep_serving(self) -> None:
         log, pause, said = structlog.get_logger("penstock.monitoring"), _FIRST_PAUSE, ""
         while not self._ended.is_set():
+            began = time.monotonic()
             error = self._serve(log)
             if self._ended.is_set():
                 break
+            if time.monotonic() - began > _LONGEST_PAUSE:  # it served: this is another thing than the last
+                pause, said = _FIRST_PAUSE, ""
             if error != said:
                 said = error
                 log.warning("the HTTP server ended, starting it again", error=error)

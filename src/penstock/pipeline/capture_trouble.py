@@ -23,12 +23,15 @@ class CaptureTrouble:
         self._told: tuple[str, str] | None = None
         self._log = structlog.get_logger("penstock.pipeline").bind(source=source)
 
-    def look(self, now: float) -> None:
-        """Tell of it once, and when it is over. `now` is by `time.monotonic`."""
+    def look(self, capture: int | None, now: float) -> None:
+        """Tell once what this process reports, if anything, and when it is over. `now` is by
+        `time.monotonic`."""
         if now - self._looked < LOOK:
             return
         self._looked = now
         reported = capture_state.read(self._spool)
+        if reported.get("pid") != capture:
+            return  # what an earlier one left
         state, error = reported.get("state"), reported.get("error")
         if error is not None and self._told != (trouble := (error["kind"], error["reason"])):
             self._told = trouble

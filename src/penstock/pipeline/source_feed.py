@@ -219,7 +219,7 @@ class SourceFeed:
         """Do what is due. Raises what cannot be waited for."""
         try:
             now = time.monotonic()
-            self._trouble.look(now)
+            self._trouble.look(self._capture.pid if self._capture else None, now)
             self._keep_capturing(now)
             due = now - self._read_clock >= CLOCK or now - self._looked >= DISCOVERY
             if due and (self._asking is None or self._asking.done()):
