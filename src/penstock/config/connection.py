@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from itertools import combinations
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -33,7 +34,9 @@ from penstock.config.section import Section
 KEYWORDS = {option.keyword.decode(): option for option in pq.Conninfo.get_defaults()}
 SECRETS = frozenset(name for name, option in KEYWORDS.items() if option.dispchar == b"*")
 COUNTS = ("connect_timeout", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+PASSWORDS = ("password", "password_env", "password_file")
 _INT = 2**31 - 1
+_DIGITS = {"type": "string", "pattern": r"^\s*[0-9]{1,10}\s*$"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 OURS = {"replication", "client_encoding"}
 
@@ -68,8 +71,30 @@ def _ports(ports: str) -> str:
     return ports
 
 
+def _for_editors(schema: dict[str, Any]) -> None:
+    """Complete the JSON schema by what the model checks itself: keywords, and which exclude each other."""
+    named, scalar = schema["properties"], {"type": ["string", "number", "boolean", "null"]}
+    count = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _INT}, _DIGITS]}
+    ports = {"type": "string", "pattern": "^[0-9]+(,[0-9]+)*$"}
+    others = {"dbname": scalar, "user": scalar} | {
+        keyword: count if keyword in COUNTS else scalar for keyword in sorted(KEYWORDS.keys() - OURS)
+    }
+    for key in ("host", "database", "username", "password"):
+        named[key] = {"description": named[key]["description"], **scalar}
+    named["port"] |= {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65535}, ports, {"type": "null"}]}
+    schema["properties"] = named | {key: rule for key, rule in others.items() if key not in named}
+    schema["additionalProperties"] = False
+    exclusive = (*combinations(PASSWORDS, 2), ("user", "username"), ("dbname", "database"))
+    schema["allOf"] = [
+        {"not": {"required": list(pair), "properties": {key: {"not": {"type": "null"}} for key in pair}}}
+        for pair in exclusive
+    ]
+
+
 class ConnectionConfig(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="allow", frozen=True, populate_by_name=True, json_schema_extra=_for_editors
+    )
 
     host: str | None = Field(default=None, description="Host name, address, or folder of the Unix socket")
     port: Annotated[str, AfterValidator(_ports)] | None = Field(default=None, description="Port")
@@ -106,7 +131,7 @@ class ConnectionConfig(BaseModel):
 
     @model_validator(mode="after")
     def _resolve_password(self, info: ValidationInfo) -> ConnectionConfig:
-        present = [name for name in ("password", "password_env", "password_file") if getattr(self, name)]
+        present = [name for name in PASSWORDS if getattr(self, name)]
         if len(present) > 1:
             raise wrong(f"expected only one of {', '.join(present)}", present[1])
         if self.password:
@@ -163,6 +188,10 @@ def _as_libpq_writes(value: object) -> object:
 
 class ServerConfig(Section):
     """A section that says how to reach a server."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"anyOf": [{"required": ["dsn"]}, {"required": ["connection"]}]}
+    )
 
     dsn: Annotated[SecretStr, AfterValidator(check_dsn)] | None = Field(
         default=None, description="The server, as a connection string: `postgresql://…`"

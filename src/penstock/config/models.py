@@ -18,6 +18,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -31,6 +32,7 @@ from penstock.model.errors import ConfigError
 from penstock.model.network import is_loopback
 
 _SLOT_NAME = re.compile(r"[a-z0-9_]{1,63}")
+_SCALAR = WithJsonSchema({"type": ["string", "number", "boolean"]})
 
 
 def _slot_name(name: str) -> str:
@@ -44,8 +46,20 @@ def _on_or_off(value: object) -> object:
     return {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
 
 
+SlotName = Annotated[
+    str,
+    AfterValidator(_slot_name),
+    WithJsonSchema({"type": "string", "pattern": f"^{_SLOT_NAME.pattern}$"}),
+]
+OnOff = Annotated[
+    Literal["on", "off", "auto"],
+    BeforeValidator(_on_or_off),
+    WithJsonSchema({"enum": ["on", "off", "auto", True, False]}),
+]
+
+
 class ReplicationConfig(Section):
-    slot_name: Annotated[str, AfterValidator(_slot_name)] | None = Field(
+    slot_name: SlotName | None = Field(
         default=None,
         description="The replication slot. Default: `penstock_<pipeline>_<source>`, with a checksum of the "
         "two behind it if they have more in them than small letters and digits",
@@ -77,7 +91,7 @@ class SourceConfig(ServerConfig):
     name: Name = Field(description="The source's name, and the `sid` of its rows where sources meet")
     replication: ReplicationConfig = Field(default=ReplicationConfig(), description="Slot and publication")
     tables: TablesConfig = Field(default=TablesConfig(), description="Which tables")
-    ddl_capture: Annotated[Literal["on", "off", "auto"], BeforeValidator(_on_or_off)] = Field(
+    ddl_capture: OnOff = Field(
         default="auto",
         description="Record schema changes by event triggers; `auto`: where the role may create them",
     )
@@ -139,7 +153,7 @@ def _setting(value: object) -> object:
 
 class SparkConfig(Section):
     master: str = Field(default="local[*]", description="Spark's master")
-    conf: dict[str, Annotated[str, BeforeValidator(_setting)]] = Field(
+    conf: dict[str, Annotated[str, BeforeValidator(_setting), _SCALAR]] = Field(
         default={}, description="Spark's settings", repr=False
     )
 
@@ -179,7 +193,9 @@ class RetryConfig(Section):
 
 class Config(Section):
     pipeline: Name = Field(description="The pipeline's name")
-    sources: tuple[SourceConfig, ...] = Field(description="The servers to capture, one or many")
+    sources: tuple[SourceConfig, ...] = Field(
+        description="The servers to capture, one or many", json_schema_extra={"minItems": 1}
+    )
     destinations: tuple[DestinationConfig, ...] = Field(
         default=(), description="Where changes go; each destination follows at its own pace"
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*")
 
@@ -62,18 +62,35 @@ def _number(value: object) -> object:
     return value
 
 
+def _for_editors(units: Mapping[str, float], plain: str, most: float, examples: list[str]) -> dict[str, Any]:
+    """Return what a JSON schema says of it. Its regular expressions cannot ignore case."""
+    either_case = ("".join(f"[{letter}{letter.upper()}]" for letter in unit) for unit in units)
+    written = rf"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*({'|'.join(either_case)})?\s*$"
+    return {
+        "anyOf": [
+            {"type": "string", "pattern": written, "examples": examples},
+            {"type": "number", "minimum": 0, "maximum": most // units[plain]},
+        ]
+    }
+
+
 LIMITS = {LONGEST: "30d", LARGEST: "1TB"}
+DURATION = _for_editors(SECONDS, "s", LONGEST, ["200ms", "10s", "5m", "1h"])
+SIZE = _for_editors(BYTES, "mb", LARGEST, ["500MB", "64 MiB"])
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 """A number of things; its field says how many at most."""
 Number = Annotated[float, BeforeValidator(_number)]
 Seconds = Annotated[
-    float, BeforeValidator(_quantity(SECONDS, "s", LONGEST, "a duration such as 200ms, 10s, 5m or 1h"))
+    float,
+    BeforeValidator(_quantity(SECONDS, "s", LONGEST, "a duration such as 200ms, 10s, 5m or 1h")),
+    WithJsonSchema(DURATION),
 ]
 Megabytes = Annotated[
     int,
     BeforeValidator(lambda given: round(_megabytes(given))),
     Field(gt=0),
+    WithJsonSchema(SIZE),
 ]
 """Bytes, where a plain number means megabytes."""
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, WithJsonSchema
 
 
-def _name(name: str) -> str:
+def check_name(name: str) -> str:
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError("expected a name of letters, digits, _, - and .")
     return name
 
 
-Name = Annotated[str, AfterValidator(_name)]
+# Letters of every language, as far as all that read a schema can tell them: by what they are not.
+_FOR_EDITORS = {"type": "string", "pattern": r"^[^\s!-/:-@\[-^`{-~][^\s!-,/:-@\[-^`{-~]*$"}
+Name = Annotated[str, AfterValidator(check_name), WithJsonSchema(_FOR_EDITORS)]
 
 
 class Section(BaseModel):

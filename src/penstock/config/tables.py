@@ -10,7 +10,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, WithJsonSchema
 
 from penstock.model import TableName
 from penstock.model.schema import QUOTED, literal
@@ -31,7 +31,11 @@ def check_pattern(text: str) -> str:
     return text
 
 
-Pattern = Annotated[str, AfterValidator(check_pattern)]
+Pattern = Annotated[
+    str,
+    AfterValidator(check_pattern),
+    WithJsonSchema({"type": "string", "pattern": f"^(?:{_PATTERN.pattern})$"}),
+]
 
 
 class TablesConfig(BaseModel):

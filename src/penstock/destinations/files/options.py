@@ -14,6 +14,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -72,6 +73,9 @@ def _group(value: object) -> object:
     if value is not None and (not text.strip() or "\0" in text or (is_number and not fits)):
         raise ValueError(f"expected the name of a group, or its number from 0 to {_LAST_GROUP}")
     return value
+
+
+_MODE = {"anyOf": [{"type": "string", "pattern": "^(0o)?[0-7]{1,4}$"}, {"type": "integer", "minimum": 0}]}
 
 
 class CompressionOptions(Section):
@@ -153,7 +157,7 @@ class FilesOptions(Options):
     )
     format: Literal["csv"] = Field(default="csv", description="Of the files")
     compression: CompressionOptions = Field(default=CompressionOptions(), description="Of the files")
-    mode: Annotated[str, BeforeValidator(_mode)] = Field(
+    mode: Annotated[str, BeforeValidator(_mode), WithJsonSchema(_MODE)] = Field(
         default="0640",
         description="Permissions of the files on a disk, in octal; folders have them too, to be entered by "
         "who may read",

@@ -15,6 +15,7 @@ from pydantic import (
     PrivateAttr,
     SecretStr,
     ValidationInfo,
+    WithJsonSchema,
     model_validator,
 )
 
@@ -26,9 +27,11 @@ from penstock.config.section import Section
 from penstock.model.nats_access import Access, Tls
 
 _SCHEMES = ("nats", "tls", "ws", "wss")
+_STREAM = "[A-Za-z0-9_-]{1,255}"
+_SERVERS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
 
-def _server(url: str) -> str:
+def server(url: str) -> str:
     """A user and password in it would be shown wherever the server is named."""
     text = url if "://" in url else f"nats://{url}"
     try:
@@ -48,13 +51,15 @@ def _listed(value: object) -> object:
 
 
 def _stream(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,255}", name):
+    if not re.fullmatch(_STREAM, name):
         raise ValueError("expected a name of letters, digits, _ and -")
     return name
 
 
-Server = Annotated[str, AfterValidator(_server)]
-StreamName = Annotated[str, AfterValidator(_stream)]
+Server = Annotated[str, AfterValidator(server)]
+StreamName = Annotated[
+    str, AfterValidator(_stream), WithJsonSchema({"type": "string", "pattern": f"^{_STREAM}$"})
+]
 
 
 class TlsOptions(Section):
@@ -76,7 +81,7 @@ class TlsOptions(Section):
 
 
 class NatsOptions(Options):
-    servers: Annotated[tuple[Server, ...], BeforeValidator(_listed)] = Field(
+    servers: Annotated[tuple[Server, ...], BeforeValidator(_listed), WithJsonSchema(_SERVERS)] = Field(
         min_length=1, description="One server, or several of a cluster: `nats://host:4222`"
     )
     user: str | None = Field(default=None, description="User")
