@@ -22,7 +22,7 @@ from penstock.config.quantities import DURATION, SIZE
 from penstock.model.errors import ConfigError
 from tests.config import test_load
 from tests.config.installed import install
-from tests.config.test_destinations import SHOP, THEIRS
+from tests.config.test_destinations import THEIRS
 from tests.config.test_load import ENVIRONMENT, SMALLEST, WHOLE
 
 ROOT = Path(__file__).parent.parent.parent

@@ -21,6 +21,7 @@ from penstock.cli.pause import pause, resume
 from penstock.cli.reload import reload
 from penstock.cli.retry import retry
 from penstock.cli.run import run
+from penstock.cli.schema import schema
 from penstock.cli.serve import serve
 from penstock.cli.snapshot import snapshot
 from penstock.cli.snowflake import snowflake
@@ -30,9 +31,7 @@ from penstock.cli.teardown import teardown
 from penstock.model.errors import ConfigError, PenstockError
 from penstock.model.text import plain_traceback, printable, printable_lines
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # Every command of the program:
 app.command()(demo)
@@ -50,6 +49,7 @@ app.command()(mirror)
 app.command()(snowflake)
 app.command()(tail)
 app.command()(serve)
+app.command()(schema)
 app.command()(teardown)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
+
 
 def consumers(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     forget: Annotated[
         str | None, typer.Option(help="Forget this one: nothing is kept for it any more.")
     ] = None,

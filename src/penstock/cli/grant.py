@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
 from penstock.postgres.providers import WAYS, Provider, Ways
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Wishes:
 
 
 def grant(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     provider: Annotated[
         Provider, typer.Option(help="Who runs the servers: the rules for roles differ.")
     ] = Provider.SELF,

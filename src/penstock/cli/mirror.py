@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from penstock.cli import patterns
+from penstock.cli.arguments import ConfigFile, table_names
 
 if TYPE_CHECKING:
     from penstock.consumer import ConsumerAccess, Mirror
@@ -20,10 +21,13 @@ _SQLITE = "sqlite:///"
 
 
 def mirror(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     to: Annotated[str, typer.Option(help="The file: sqlite:///file.db")],
     table: Annotated[
-        list[str] | None, typer.Option(help="Only this table (a glob such as sales.*); may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Only this table (a glob such as sales.*); may be repeated.", autocompletion=table_names
+        ),
     ] = None,
     destination: Annotated[
         str | None, typer.Option(help="The destination. Default: the only one of type nats.")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from penstock.cli import table_requests
+from penstock.cli.arguments import ConfigFile, Tables
 
 
 def pause(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    tables: Annotated[list[str], typer.Argument(help="Tables (globs such as public.order*).")],
+    config: ConfigFile,
+    tables: Tables,
 ) -> None:
     """Deliver nothing of some tables until they are resumed. Their changes wait in the spool, which grows.
 
@@ -22,8 +18,8 @@ def pause(
 
 
 def resume(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    tables: Annotated[list[str], typer.Argument(help="Tables (globs such as public.order*).")],
+    config: ConfigFile,
+    tables: Tables,
 ) -> None:
     """Let tables that were paused go on where they stopped.
 

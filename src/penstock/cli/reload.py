@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from penstock.cli import patterns
+from penstock.cli.arguments import ConfigFile, Tables
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -15,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def reload(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    tables: Annotated[list[str], typer.Argument(help="Tables (globs such as public.order*).")],
+    config: ConfigFile,
+    tables: Tables,
 ) -> None:
     """Copy tables anew, while the stream goes on for the others.
 

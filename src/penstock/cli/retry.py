@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
 from penstock.cli import table_requests
+from penstock.cli.arguments import ConfigFile, Tables
 
 
 def retry(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    tables: Annotated[list[str], typer.Argument(help="Tables (globs such as public.order*).")],
+    config: ConfigFile,
+    tables: Tables,
 ) -> None:
     """Let tables that stopped go on where they stopped, once the cause is mended.
 

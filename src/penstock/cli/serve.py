@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
+
 
 def serve(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     port: Annotated[
         int | None,
         typer.Option(help="Another port than `monitoring.port`; 0: any free one.", min=0, max=65535),

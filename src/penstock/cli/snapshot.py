@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import ConfigFile, table_names
+
 
 def snapshot(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    tables: Annotated[list[str], typer.Argument(help="Tables, such as public.orders.")],
+    config: ConfigFile,
+    tables: Annotated[
+        list[str], typer.Argument(help="Tables, such as public.orders.", autocompletion=table_names)
+    ],
     destination: Annotated[
         str | None, typer.Option(help="The destination. Default: the only one of type nats.")
     ] = None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from penstock.cli.arguments import ConfigFile, table_names
 
 if TYPE_CHECKING:
     from penstock.config import Config
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def snowflake(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    table: Annotated[str, typer.Argument(help="The table (schema.table).")],
+    config: ConfigFile,
+    table: Annotated[str, typer.Argument(help="The table (schema.table).", autocompletion=table_names)],
     source: Annotated[str | None, typer.Option(help="The source, where there are several.")] = None,
     destination: Annotated[
         str | None, typer.Option(help="The destination of files, where there are several.")

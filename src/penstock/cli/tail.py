@@ -23,6 +23,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.arguments import ConfigFile, table_names
 from penstock.cli.ending import Ending
 
 SHOWN = 60
@@ -31,8 +32,11 @@ COLOURS = {"insert": "green", "update": "yellow", "delete": "red", "truncate": "
 
 
 def tail(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    table: Annotated[str | None, typer.Option(help="Only this table (a glob such as public.order*).")] = None,
+    config: ConfigFile,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Only this table (a glob such as public.order*).", autocompletion=table_names),
+    ] = None,
     source: Annotated[str | None, typer.Option(help="The source, where there are several.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each change.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many changes.")] = None,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
+
 
 def teardown(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove slot, publication, spool and state of a pipeline that does not run; its data stays.
