@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from rich.console import Console
 
-from penstock.cli.status import _for_people as shown
-from penstock.cli.status import _show_destination
+from penstock.cli.status_report import for_people as shown
+from penstock.cli.status_report import show_destination
 from penstock.cli.tail import _for_people as change_shown
 from penstock.model.errors import PenstockError
 from penstock.model.text import as_json, plain_traceback, printable, told
@@ -135,7 +135,7 @@ def test_people_are_shown_names_as_text() -> None:
         "since": "2026-01-01T00:00:00",
     }
     stopped = table | {"rows": 0, "copy": None, "error": error, "retry_at": None}
-    _show_destination(console, shown({"name": "d", "streams": [], "tables": [stopped]}))
+    show_destination(console, shown({"name": "d", "streams": [], "tables": [stopped]}))
     change_shown(console)(
         {"committed_at": "2026-01-01T00:00:00.000000", "commit_lsn": "0/1", "op": "delete", "table": FORGED}
         | {"before": {"id": FORGED}}

@@ -25,7 +25,7 @@ from penstock.cli.schema import schema
 from penstock.cli.serve import serve
 from penstock.cli.snapshot import snapshot
 from penstock.cli.snowflake import snowflake
-from penstock.cli.status import status
+from penstock.cli.status import StatusCommand, status
 from penstock.cli.tail import tail
 from penstock.cli.teardown import teardown
 from penstock.model.errors import ConfigError, PenstockError
@@ -38,7 +38,7 @@ app.command()(demo)
 app.command()(check)
 app.command()(grant)
 app.command()(run)
-app.command()(status)
+app.command(cls=StatusCommand)(status)
 app.command()(reload)
 app.command()(retry)
 app.command()(pause)

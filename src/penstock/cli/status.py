@@ -1,145 +1,114 @@
-"""`penstock status`: sources, slots, lag, and every table with its phase."""
+"""`penstock status`: sources, slots, lag, and every table with its phase; `--watch` goes on looking."""
 
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typer.core import TyperCommand
 
-from penstock.cli.consumers import sentence, size
+from penstock.cli.arguments import ConfigFile
 
 if TYPE_CHECKING:
+    from penstock.cli.status_looks import StatusLook
     from penstock.config import Config
 
-COLOURS = {"ready": "green", "errored": "red"}
+EVERY = 2.0
+"""Seconds between two looks, where nobody says otherwise."""
+SHORTEST = 0.2
+
+
+class StatusCommand(TyperCommand):
+    """`--watch` may stand alone: only a number behind it is its own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        if "--watch" in given:
+            place = given.index("--watch")
+            number = given[place + 1 : place + 2]
+            alone = not number or not re.fullmatch(r"\d+(\.\d*)?|\.\d+", number[0])
+            given[place : place + (1 if alone else 2)] = [f"--watch={EVERY if alone else number[0]}"]
+        return super().parse_args(ctx, given)
 
 
 def status(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    config: ConfigFile,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object; with --watch one for each look.")
+    ] = False,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            metavar="[SECONDS]",
+            min=SHORTEST,
+            help=f"Look again every so many seconds ({EVERY:g} if none are given), until Ctrl-C.",
+        ),
+    ] = None,
 ) -> None:
     """Show what the pipeline is doing, or where it stopped.
 
     Example: penstock status shop.yaml --json | jq '.destinations[].tables[] | select(.error)'
     """
     from penstock.config import load
-    from penstock.pipeline.status import collect
 
-    with _without_traces(load(config)) as (settings, started):
-        document = collect(settings)
-    if as_json:
-        print(json.dumps(document))
-        return
+    loaded = load(config)
+    # What is no terminal is as wide as it takes; `soft_wrap` leaves lines to it.
     console = Console(highlight=False, soft_wrap=True, emoji=False)
-    document = _for_people(document)
-    running = document["running"]
-    console.print(f"[bold]{document['pipeline']}[/] {f'runs: {running}' if running else 'does not run'}")
-    if not started:
-        console.print("nothing was started yet")
-    for source in document["sources"]:
-        _show_source(console, source)
-    for destination in document["destinations"]:
-        _show_destination(console, destination)
-
-
-@contextmanager
-def _without_traces(config: Config) -> Iterator[tuple[Config, bool]]:
-    """Yield the configuration, and whether there is a store. Where there is none, a temporary one stands in:
-    looking at the status creates nothing."""
-    from pydantic import SecretStr
-
-    from penstock.config.models import StateConfig
-
-    scheme, _, file = config.state.url.get_secret_value().partition(":///")
-    if scheme != "sqlite" or not file or not _is_missing(Path(file)):
-        yield config, True
-        return
-    with tempfile.TemporaryDirectory(prefix="penstock-status-") as folder:
-        empty = StateConfig(url=SecretStr(f"sqlite:///{folder}/state.db"))
-        yield config.model_copy(update={"state": empty}), False
-
-
-def _is_missing(file: Path) -> bool:
     try:
-        return not file.exists()
-    except PermissionError:  # it may well be there
-        return False
+        if watch is None:
+            _once(loaded, console, as_json=as_json)
+        elif console.is_terminal and not as_json:
+            _redraw(loaded, watch)
+        else:
+            _repeat(loaded, console, watch, as_json=as_json)
+    except KeyboardInterrupt:
+        if watch is None:
+            raise
+        raise typer.Exit from None  # that is how one leaves it
 
 
-def _for_people(document: Any) -> Any:
-    """Return the document with its texts escaped: neither a terminal nor `rich` obeys them."""
-    from penstock.model.text import printable
+def _once(config: Config, console: Console, *, as_json: bool) -> None:
+    from penstock.cli.status_looks import look
 
-    if isinstance(document, dict):
-        return {key: _for_people(value) for key, value in document.items()}
-    if isinstance(document, list):
-        return [_for_people(item) for item in document]
-    return escape(printable(document)) if isinstance(document, str) else document
+    _print(console, look(config), as_json=as_json)
 
 
-def _show_source(console: Console, source: dict[str, Any]) -> None:
-    capture = source["capture"]
-    if source["error"]:
-        console.print(f"source {source['name']}: [red]{_sentence(source['error'])}[/]")
-        return
-    console.print(
-        f"source {source['name']}: slot {source['slot']} {source['slot_state']}, "
-        f"{size(source['behind_bytes'])} behind, {size(source['retained_bytes'])} of WAL kept; "
-        f"capture {capture['state']}, {size(capture['spooled_bytes'])} in the spool"
-    )
-    if capture["error"]:
-        console.print(f"  [red]{_sentence(capture['error'])}[/]")
-    for table in source["left_out"]:
-        console.print(f"  [yellow]{table['table']} is left out: {table['reason']}[/]")
-    for consumer in source["consumers"]:
-        if consumer["kind"] != "table":  # of those the tables themselves tell
-            console.print(f"  {sentence(consumer)}")
+def _repeat(config: Config, console: Console, seconds: float, *, as_json: bool) -> None:
+    """Print it again and again, with an empty line between two looks."""
+    from penstock.cli.status_looks import looks
+
+    for number, seen in enumerate(looks(config, seconds)):
+        if number and not as_json:
+            console.print()
+        _print(console, seen, as_json=as_json)
 
 
-def _show_destination(console: Console, destination: dict[str, Any]) -> None:
-    for stream in destination["streams"]:
-        seconds = stream["lag_seconds"]
-        console.print(
-            f"destination {destination['name']} from {stream['source']}: "
-            + (f"{size(stream['lag_bytes'])} behind, " if stream["lag_bytes"] is not None else "")
-            + (f"complete through {stream['complete_through']} ({seconds} s ago), " if seconds else "")
-            + f"{stream['rows']:,} changes in {stream['batches']:,} batches"
-        )
-        if stream["error"]:
-            console.print(f"  [red]waits since {stream['waiting_since']}: {_sentence(stream['error'])}[/]")
-    table = Table("table", "target", "phase", "since", "copied rows", "")
-    for state in destination["tables"]:
-        phase = state["phase"]
-        table.add_row(
-            f"{state['source']}: {state['table']}",
-            state["target"],
-            f"[{COLOURS.get(phase, 'yellow')}]{phase}[/]",
-            state["since"][:19],
-            f"{state['rows']:,}",
-            _copying(state["copy"]) if state["copy"] else "",
-        )
-    console.print(table)
-    for state in destination["tables"]:
-        if state["error"]:
-            again = f" Tried again at {state['retry_at']}." if state["retry_at"] else ""
-            console.print(f"[red]{state['table']}: {_sentence(state['error'])}{again}[/]")
+def _print(console: Console, seen: StatusLook, *, as_json: bool) -> None:
+    from penstock.cli.status_report import show
+
+    if as_json:
+        print(json.dumps(seen.document), flush=True)
+    else:
+        show(console, seen.document, started=seen.started)
+        console.file.flush()
 
 
-def _copying(copy: dict[str, Any]) -> str:
-    left = f", {copy['seconds_left']:.0f} s left" if copy["seconds_left"] is not None else ""
-    return f"{size(copy['bytes'])} of {size(copy['total_bytes'])}{left}"
+def _redraw(config: Config, seconds: float) -> None:
+    """Show the overview in place of the one before; the last one stays when it ends."""
+    from rich.live import Live
 
+    from penstock.cli.overview import heading, overview
+    from penstock.cli.status_looks import looks
 
-def _sentence(error: dict[str, Any]) -> str:
-    place = ", ".join(f"{key} {value}" for key, value in error["where"].items())
-    remedy = error["remedy"]
-    stop = "." if remedy and not remedy.endswith((".", "?", "!")) else ""
-    return f"{error['reason']}{f' ({place})' if place else ''}. {remedy}{stop}"
+    console = Console(highlight=False, emoji=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+        for seen in looks(config, seconds):
+            document = seen.document
+            runs = f"runs: {document['running']}" if document["running"] else "does not run"
+            state = runs if seen.started else "does not run; nothing was started yet"
+            title = heading(document["pipeline"], state)
+            live.update(overview(document, title, f"every {seconds:g} s; Ctrl-C leaves"), refresh=True)

@@ -20,6 +20,7 @@ from penstock.monitoring import metrics, processes
 from penstock.monitoring.events import Events
 from penstock.monitoring.history import History
 from penstock.monitoring.readiness import Condition, conditions
+from penstock.pipeline import rates
 from penstock.pipeline.status import StatusReader
 
 INTERVAL = 1.0
@@ -102,7 +103,7 @@ class Observer:
             document = before.document | {"error": to_dict(PenstockError(told(error)))}
         else:
             document["error"] = None
-            _add_rates(document, before.document, time.monotonic() - before.at)
+            rates.add(document, before.document, time.monotonic() - before.at)
         now = time.monotonic()
         document |= self._summary(document)
         met = conditions(document, 0.0)
@@ -136,24 +137,3 @@ class Observer:
     def _nats_reconnects(self) -> int:
         names = {each.name for each in self.config.destinations if each.type == "nats"}
         return self.events.waits_of(names)
-
-
-def _add_rates(document: Document, before: Document, seconds: float) -> None:
-    """Say of every source and stream how much came in a second, since the look before."""
-    captured = {source["name"]: source["capture"]["changes"] for source in before.get("sources", [])}
-    for source in document["sources"]:
-        changes = source["capture"]["changes"]
-        source["rates"] = {"changes": _rate(changes, captured.get(source["name"]), seconds)}
-    delivered = {
-        (destination["name"], stream["source"]): stream["rows"]
-        for destination in before.get("destinations", [])
-        for stream in destination["streams"]
-    }
-    for destination in document["destinations"]:
-        for stream in destination["streams"]:
-            rows = delivered.get((destination["name"], stream["source"]))
-            stream["rates"] = {"rows": _rate(stream["rows"], rows, seconds)}
-
-
-def _rate(now: int, before: int | None, seconds: float) -> float:
-    return round(max(now - before, 0) / seconds, 1) if before is not None and seconds > 0 else 0.0
