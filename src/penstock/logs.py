@@ -44,8 +44,15 @@ class LogLevel(StrEnum):
         return getattr(logging, self.name)  # type: ignore[no-any-return]
 
 
-def to_stderr(level: int = logging.INFO, format: str = LogFormat.TEXT, take: Take | None = None) -> None:
-    """Write what is told from this level on; `take` is given the rest, too."""
+def to_stderr(
+    level: int = logging.INFO,
+    format: str = LogFormat.TEXT,
+    take: Take | None = None,
+    *,
+    coloured: bool = False,
+) -> None:
+    """Write what is told from this level on; `take` is given the rest, too. `coloured`: also where standard
+    error is no terminal, since it leads to one."""
     is_text = format == LogFormat.TEXT
     stamp = {"fmt": "%Y-%m-%d %H:%M:%S"} if is_text else {"fmt": "iso", "utc": True}
     structlog.configure(
@@ -55,7 +62,7 @@ def to_stderr(level: int = logging.INFO, format: str = LogFormat.TEXT, take: Tak
             *([] if take is None else [_Passing(take, level)]),
             _in_one_line,
             *([] if is_text else [_with_traceback]),
-            _renderer(format),
+            _renderer(format, coloured or sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level if take is None else logging.DEBUG),
         logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Lines(_own_stderr()))),
@@ -64,16 +71,14 @@ def to_stderr(level: int = logging.INFO, format: str = LogFormat.TEXT, take: Tak
     threading.excepthook = _uncaught_in_thread
 
 
-def _renderer(format: str) -> Any:
+def _renderer(format: str, coloured: bool) -> Any:
     if format == LogFormat.JSON:
         return structlog.processors.JSONRenderer()
     if format == LogFormat.LOGFMT:
         return structlog.processors.LogfmtRenderer(
             key_order=["timestamp", "level", "event"], bool_as_flag=False
         )
-    return structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(), pad_event_to=20, exception_formatter=_raised
-    )
+    return structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=20, exception_formatter=_raised)
 
 
 class _Passing:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from penstock.cli.ending import Ending
@@ -86,7 +86,7 @@ def demo(
                     told.append(running.dashboard)
                     console.print(f"The dashboard: {running.dashboard}", soft_wrap=True)
                 seen.append(progress)
-                status.update(_line(progress))
+                status.update(_shown(progress))
 
             verdicts = running.run(seconds, rows, show)
         console.print(_line(seen[-1]), soft_wrap=True)
@@ -111,6 +111,17 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     finally:
         if keep is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _shown(progress: DemoProgress) -> RenderableType:
+    """Return the line, and the pipeline below it, if there is one."""
+    from penstock.cli.overview import overview
+
+    if progress.status is None:
+        return _line(progress)
+    return Group(
+        f"{progress.seconds:4.0f} s  {progress.transactions:,} transactions", overview(progress.status)
+    )
 
 
 def _line(progress: DemoProgress) -> str:

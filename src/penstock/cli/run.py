@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import sys
 import threading
-from pathlib import Path
+from contextlib import nullcontext
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
 from penstock.logs import LogFormat, LogLevel
+
+STOPPING = "stopping: batches at hand are finished first; Ctrl-C once more insists"
 
 
 def run(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     once: Annotated[
         bool, typer.Option("--once", help="Stop when all that had committed at the start is delivered.")
     ] = False,
@@ -24,6 +29,9 @@ def run(
         typer.Option("--http/--no-http", help="Serve HTTP meanwhile; by default, but not with --once."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every batch.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Lines of the log alone, also on a terminal.")
+    ] = False,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="How lines of the log are written.")
     ] = LogFormat.TEXT,
@@ -32,6 +40,8 @@ def run(
     ] = LogLevel.INFO,
 ) -> None:
     """Copy the tables, then follow them, until Ctrl-C.
+
+    On a terminal, progress and lag are shown below the log.
 
     Example: penstock run shop.yaml
     """
@@ -43,20 +53,43 @@ def run(
     if not loaded.destinations:
         raise ConfigError("the configuration has no destinations", file=config, remedy="Add one")
     level = logging.DEBUG if verbose else log_level.number
-    logs.to_stderr(level, log_format)
-    from penstock.monitoring.launch import monitored
-    from penstock.pipeline.pipeline import Pipeline
-
     stop = threading.Event()
+    view = None
+    if not plain and log_format is LogFormat.TEXT and _is_watched():
+        from penstock.cli.run_view import RunView
+
+        view = RunView(loaded, stop)
     before = _on_signals(stop)
     try:
-        pipeline = Pipeline(loaded, stop)
-        with monitored(pipeline, level, log_format, serve=not once if http is None else http):
-            whole = pipeline.run(once=once)
+        with view or nullcontext():
+            logs.to_stderr(level, log_format, coloured=view is not None)
+            threading.Thread(target=_tell_of_stop, args=(stop,), daemon=True).start()
+            from penstock.monitoring.launch import monitored
+            from penstock.pipeline.pipeline import Pipeline
+
+            pipeline = Pipeline(loaded, stop)
+            serve = not once if http is None else http
+            with monitored(pipeline, level, log_format, serve=serve, watched=view is not None) as monitoring:
+                if view and monitoring:
+                    view.address = lambda: monitoring.url
+                whole = pipeline.run(once=once)
     finally:
+        logs.to_stderr(level, log_format)
         for number, handler in before.items():
             signal.signal(number, handler)
     raise typer.Exit(1 if once and not whole else 0)
+
+
+def _is_watched() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
+
+
+def _tell_of_stop(stop: threading.Event) -> None:
+    """Say at once that a stop was heard of: it may take a while. (A signal's handler must not write.)"""
+    import structlog
+
+    stop.wait()
+    structlog.get_logger("penstock.pipeline").info(STOPPING)
 
 
 def _on_signals(stop: threading.Event) -> dict[int, Any]:

@@ -22,9 +22,13 @@ from penstock.embedded.postgres import PostgresServer
 from penstock.logs import LogFormat
 from penstock.model import Lsn
 from penstock.monitoring.launch import Monitoring, monitored
+from penstock.pipeline import rates
 from penstock.pipeline.pipeline import Pipeline
 from penstock.pipeline.status import Document, StatusReader
 from penstock.postgres.connection import connect
+
+LOOK_EVERY, SHOW_EVERY = 0.25, 1.0
+"""Seconds."""
 
 _CONFIG = """\
 # The demo's pipeline. While it runs: penstock status {file}
@@ -114,19 +118,24 @@ class DeliveryDemo:
         load.start()
         begin, end = time.monotonic(), None
         with closing(StatusReader(config)) as reader:
-            status = reader.read()
+            status = shown = reader.read()
+            shown_at = time.monotonic()
             while end is None or not self._delivered(status, end):
                 if self._error is not None:
                     load.stop()
                     raise self._error
-                time.sleep(0.25)
-                spent, status = time.monotonic() - begin, reader.read()
+                time.sleep(LOOK_EVERY)
+                status, now = reader.read(), time.monotonic()
+                if now - shown_at >= SHOW_EVERY:
+                    rates.add(status, shown, now - shown_at)
+                    shown, shown_at = status, now
+                    show(_progress(status, load, now - begin))
                 ready = [table["phase"] == "ready" for table in status["destinations"][0]["tables"]]
-                show(_progress(status, load, spent))
-                if end is None and spent >= seconds and ready and all(ready) and self._end.follows():
+                if end is None and now - begin >= seconds and ready and all(ready) and self._end.follows():
                     load.stop()
                     with connect(config.sources[0].conninfo()) as connection:
                         end = mark(connection)
+            show(_progress(status, load, time.monotonic() - begin))
 
     def _delivered(self, status: Document, end: Lsn) -> bool:
         position = status["destinations"][0]["streams"][0]["position"]
@@ -149,4 +158,5 @@ def _progress(status: Document, load: shop.Load, seconds: float) -> DemoProgress
         batches=stream["batches"],
         batch_ms=0,
         behind_bytes=stream["lag_bytes"] or 0,
+        status=status,
     )

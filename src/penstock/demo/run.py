@@ -56,6 +56,8 @@ class DemoProgress:
     batches: int
     batch_ms: int
     behind_bytes: int
+    status: Mapping[str, Any] | None = None
+    """Of the pipeline, if there is one, with its rates."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import pickle
 import select
@@ -39,15 +40,17 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 
 @contextmanager
 def monitored(
-    pipeline: Pipeline, level: int, format: str, *, serve: bool = True
+    pipeline: Pipeline, level: int, format: str, *, serve: bool = True, watched: bool = False
 ) -> Iterator[Monitoring | None]:
     """Serve HTTP for a pipeline until this is left, unless its configuration or `serve` says not to. Whatever
-    the log is told comes there, too; lines of the log are written from this level on."""
+    the log is told comes there, too; lines of the log are written from this level on. Who has it `watched` sees
+    the numbers of its METRICS lines all the time."""
     if not serve or not pipeline.config.monitoring.enabled:
         yield None
         return
-    with Monitoring(pipeline.config, pipeline.stop, level, format) as monitoring:
-        logs.to_stderr(level, format, monitoring.take)
+    own_level = max(level, logging.WARNING) if watched else level
+    with Monitoring(pipeline.config, pipeline.stop, own_level, format) as monitoring:
+        logs.to_stderr(level, format, monitoring.take, coloured=watched)
         monitoring.watch(lambda: pipeline.went_round)
         yield monitoring
 
