@@ -16,6 +16,7 @@ from penstock.cli.check import check
 from penstock.cli.consumers import consumers
 from penstock.cli.demo import demo
 from penstock.cli.grant import grant
+from penstock.cli.init import init
 from penstock.cli.mirror import mirror
 from penstock.cli.pause import pause, resume
 from penstock.cli.reload import reload
@@ -35,6 +36,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 
 # Every command of the program:
 app.command()(demo)
+app.command()(init)
 app.command()(check)
 app.command()(grant)
 app.command()(run)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.arguments import ConfigFile
+
 if TYPE_CHECKING:
     from penstock.capture.spec import CaptureSpec
     from penstock.config import Config, DestinationConfig, SourceConfig
@@ -27,7 +29,7 @@ About = tuple[str, str]
 
 
 def check(
-    config: Annotated[Path, typer.Argument(help="The configuration file.")],
+    config: ConfigFile,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each check.")] = False,
 ) -> None:
     """Check that sources, destinations and the state store are ready; change nothing.
@@ -39,14 +41,14 @@ def check(
     from penstock.config import load
 
     failed = False
-    for about, checks in _checks(load(config)):
+    for about, checks in checks_of(load(config)):
         failed = failed or any(check.outcome == "failure" for check in checks)
-        (_as_json if as_json else _for_people)(about, checks)
+        (_as_json if as_json else show)(about, checks)
     if failed:
         raise typer.Exit(1)
 
 
-def _checks(config: Config) -> Iterator[tuple[About, list[Check]]]:
+def checks_of(config: Config) -> Iterator[tuple[About, list[Check]]]:
     from penstock.destinations.plugin import type_of
     from penstock.model.errors import PenstockError
     from penstock.pipeline.table_facts import foreseen
@@ -288,7 +290,7 @@ def _stop(sentence: str) -> str:
     return "" if sentence.endswith(("?", ".")) else "."
 
 
-def _for_people(about: About, checks: list[Check]) -> None:
+def show(about: About, checks: list[Check]) -> None:
     """Plain lines in a pipe; colours on a terminal."""
     from penstock.model.text import printable
 

@@ -1,0 +1,1 @@
+"""What `penstock init` asks, looks at and writes."""
