@@ -56,7 +56,7 @@ def test_nobody_waits_for_a_terminal_that_does_not_move(tmp_path: Path) -> None:
         import os, pathlib
         from rich.text import Text
         from penstock.cli import live
-        live.LONGEST_END = 0.5
+        live.LONGEST_END = 60
         with live.LiveDisplay(lambda: Text("the view")):
             for number in range(30000):
                 os.write(2, f"{number} {'x' * 100}\\n".encode())

@@ -12,6 +12,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,8 +24,8 @@ from rich.text import Text
 
 from penstock.model.text import told
 
-REFRESH = 0.25
-"""Seconds between two drawings."""
+REFRESH, REDRAW = 0.25, 1.0
+"""Seconds between two looks for lines, and between two drawings."""
 MOST_WAITING = 10_000
 """Lines that wait for the terminal."""
 LONGEST_END = 5.0
@@ -117,9 +118,12 @@ class LiveDisplay:
 
     def _draw(self) -> None:
         with suppress(OSError), self._live:  # the terminal may be gone: then there is nobody to show it to
+            drawn = -REDRAW
             while not self._ended.wait(REFRESH):
                 self._above()
-                self._live.update(self._rendered(), refresh=True)
+                if time.monotonic() - drawn >= REDRAW:
+                    drawn = time.monotonic()
+                    self._live.update(self._rendered(), refresh=True)
             self._above()
 
     def _above(self) -> None:
