@@ -81,7 +81,13 @@ def run(
 
 
 def _is_watched() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
+    """Whether standard error is a terminal that can be redrawn, and ours: not a shell's that works on."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") in (None, "", "dumb"):
+        return False
+    try:
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _tell_of_stop(stop: threading.Event) -> None:
