@@ -43,8 +43,8 @@ def monitored(
     pipeline: Pipeline, level: int, format: str, *, serve: bool = True, watched: bool = False
 ) -> Iterator[Monitoring | None]:
     """Serve HTTP for a pipeline until this is left, unless its configuration or `serve` says not to. Whatever
-    the log is told comes there, too; lines of the log are written from this level on. Who has it `watched` sees
-    the numbers of its METRICS lines all the time."""
+    the log is told comes there, too; lines of the log are written from this level on. Where it is `watched`,
+    somebody sees the numbers of its METRICS lines all the time."""
     if not serve or not pipeline.config.monitoring.enabled:
         yield None
         return
