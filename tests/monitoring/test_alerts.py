@@ -75,24 +75,21 @@ def promtool(*arguments: object) -> str:
 
 
 def fired(folder: Path, series: dict[str, Any]) -> set[str]:
-    """The alerts that these series fire after a day, as promtool reckons it."""
+    """The alerts that these series fire after a day, as promtool reckons it: it is told that none does."""
     constant = {name: value if isinstance(value, str) else f"{value}x900" for name, value in series.items()}
     given = [{"series": name, "values": values} for name, values in constant.items()]
-    found = set()
-    for alert in rules():
-        test = {"alertname": alert, "eval_time": "14h", "exp_alerts": []}
-        document = {
-            "rule_files": [str(RULES)],
-            "evaluation_interval": "1m",
-            "tests": [{"interval": "1m", "input_series": given, "alert_rule_test": [test]}],
-        }
-        file = folder / "test.yml"
-        file.write_text(yaml.safe_dump(document))
-        assert PROMTOOL is not None
-        done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            assert f"alertname:{alert}" in done.stdout + done.stderr.replace(" ", ""), done.stderr
-            found.add(alert)
+    tests = [{"alertname": alert, "eval_time": "14h", "exp_alerts": []} for alert in rules()]
+    document = {
+        "rule_files": [str(RULES)],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": given, "alert_rule_test": tests}],
+    }
+    file = folder / "test.yml"
+    file.write_text(yaml.safe_dump(document))
+    assert PROMTOOL is not None
+    done = subprocess.run([PROMTOOL, "test", "rules", file], capture_output=True, text=True, check=False)
+    found = set(re.findall(r"alertname: ?(\w+), time", done.stdout + done.stderr))
+    assert bool(found) == bool(done.returncode), done.stderr
     return found
 
 
