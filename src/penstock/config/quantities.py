@@ -62,28 +62,30 @@ def _number(value: object) -> object:
     return value
 
 
-def _for_editors(units: Mapping[str, float], plain: str, most: float, examples: list[str]) -> dict[str, Any]:
-    """Return what a JSON schema says of it. Its regular expressions cannot ignore case."""
+def _for_editors(units: Mapping[str, float], plain: str, most: float, expected: str) -> dict[str, Any]:
+    """Return what a JSON schema says of it. Its regular expressions cannot ignore case, and editors would
+    show them, unless told what to say."""
     either_case = ("".join(f"[{letter}{letter.upper()}]" for letter in unit) for unit in units)
     written = rf"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*({'|'.join(either_case)})?\s*$"
     return {
         "anyOf": [
-            {"type": "string", "pattern": written, "examples": examples},
+            {"type": "string", "pattern": written, "patternErrorMessage": f"expected {expected}"},
             {"type": "number", "minimum": 0, "maximum": most // units[plain]},
         ]
     }
 
 
 LIMITS = {LONGEST: "30d", LARGEST: "1TB"}
-DURATION = _for_editors(SECONDS, "s", LONGEST, ["200ms", "10s", "5m", "1h"])
-SIZE = _for_editors(BYTES, "mb", LARGEST, ["500MB", "64 MiB"])
+_A_DURATION, _A_SIZE = "a duration such as 200ms, 10s, 5m or 1h", "a size such as 500MB or 64 MiB"
+DURATION = _for_editors(SECONDS, "s", LONGEST, _A_DURATION)
+SIZE = _for_editors(BYTES, "mb", LARGEST, _A_SIZE)
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 """A number of things; its field says how many at most."""
 Number = Annotated[float, BeforeValidator(_number)]
 Seconds = Annotated[
     float,
-    BeforeValidator(_quantity(SECONDS, "s", LONGEST, "a duration such as 200ms, 10s, 5m or 1h")),
+    BeforeValidator(_quantity(SECONDS, "s", LONGEST, _A_DURATION)),
     WithJsonSchema(DURATION),
 ]
 Megabytes = Annotated[
@@ -94,4 +96,4 @@ Megabytes = Annotated[
 ]
 """Bytes, where a plain number means megabytes."""
 
-_megabytes = _quantity(BYTES, "mb", LARGEST, "a size such as 500MB or 64 MiB")
+_megabytes = _quantity(BYTES, "mb", LARGEST, _A_SIZE)
