@@ -23,8 +23,8 @@ COLOURS = {"ready": "green", "errored": "red"}
 MOST_COPIES = 8
 MOST_ERRORS = 4
 ORDER = ("errored", "paused", "init", "data_sync", "finished_copy", "ready")
-BAR = 24
-"""Columns of a progress bar."""
+BAR, NAME = 24, 40
+"""Columns of a progress bar, and of a table's name at most: the rest of the line tells more."""
 
 Document = dict[str, Any]
 
@@ -115,7 +115,7 @@ def _phases(tables: list[Document]) -> Text:
 def _bars(copies: list[Document]) -> Table:
     """The largest have what people wait for."""
     grid = Table.grid(padding=(0, 1))
-    grid.add_column(overflow="ellipsis", no_wrap=True)
+    grid.add_column(overflow="ellipsis", no_wrap=True, max_width=NAME)
     for justify in ("left", "right", "left"):
         grid.add_column(justify=justify, no_wrap=True)
     ordered = sorted(copies, key=lambda table: -table["copy"]["total_bytes"])
