@@ -122,7 +122,7 @@ def test_the_image_is_built_and_delivers_as_an_ordinary_user(
         refused = run("check", "/var/lib/penstock/wrong.yaml")
         assert (refused.returncode, refused.stdout) == (2, "")
         assert refused.stderr.startswith("error: /var/lib/penstock/wrong.yaml:2: sources")
-        done = run("run", written(volume, database), "--once")
+        done = run("run", written(volume, database, monitoring={"enabled": False}), "--once")
         assert done.returncode == 0, done.stderr
     (copy,) = (volume / "files").glob("public.item/*/full_reload.csv.gz")
     assert copy.stat().st_uid == USER
@@ -149,7 +149,11 @@ def test_a_container_is_healthy_and_stops_in_good_order(
             stderr=subprocess.PIPE,
             text=True,
         )
-        until_ready(port)
+        try:
+            until_ready(port, running)
+        except AssertionError:
+            running.kill()
+            raise AssertionError(running.communicate()[1]) from None
         assert subprocess.run(probe, env=environment(), check=False).returncode == 0
         (init,) = (
             process
@@ -162,9 +166,10 @@ def test_a_container_is_healthy_and_stops_in_good_order(
         assert "Traceback" not in told
 
 
-def until_ready(port: int) -> None:
+def until_ready(port: int, running: subprocess.Popen[str]) -> None:
     end = time.monotonic() + 240
     while True:
+        assert running.poll() is None, "it ended"
         try:
             asked = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             asked.request("GET", "/ready")

@@ -93,6 +93,8 @@ def session(
             if local:
                 java = jvm.find_java()
                 environment["JAVA_HOME"] = str(jvm.java_home(java))
+                # Or Spark asks who this machine is, and fails where its own name is not known.
+                environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
                 spark = _spark_home()
                 environment["SPARK_HOME"] = str(spark)
                 settings |= _scratch() | ({} if master.startswith("local-cluster") else WITHOUT_EXECUTORS)
