@@ -73,6 +73,18 @@ def test_the_embedded_java_runs_spark_without_a_word() -> None:
     assert (done.stdout, done.stderr) == ("5\n", "")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("silent_java")
+def test_spark_starts_where_the_machine_does_not_know_its_own_name() -> None:
+    renamed = ["unshare", "--uts", "sh", "-c", 'hostname nowhere-known && exec "$@"', "sh"]
+    if subprocess.run([*renamed, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a machine can be given another name only by root")
+    done = subprocess.run(
+        [*renamed, sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "5\n", done.stderr
+
+
 def test_the_settings_are_ours_and_the_environment_the_callers(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
