@@ -8,6 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -148,18 +149,27 @@ def test_the_wheel_runs_where_there_is_no_repository(built: dict[str, Path], tmp
     assert checked.stderr.startswith("error: wrong.yaml:2: sources")
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that others can enter: PostgreSQL is run by one where the tests are root's."""
+    with tempfile.TemporaryDirectory(prefix="penstock-test-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.usefixtures("silent_java")
-def test_the_wheel_and_what_it_asks_for_make_a_demo(built: dict[str, Path], tmp_path: Path) -> None:
+def test_the_wheel_and_what_it_asks_for_make_a_demo(built: dict[str, Path], open_folder: Path) -> None:
     """A fresh virtual environment, and an index that has the dependencies."""
-    venv.create(tmp_path / "venv", with_pip=False)
-    scripts = tmp_path / "venv/bin"
+    venv.create(open_folder / "venv", with_pip=False)
+    scripts = open_folder / "venv/bin"
     uv = Path(sysconfig.get_path("scripts")) / "uv"
     install = ["pip", "install", "--quiet", "--python", str(scripts / "python")]
     install += ["--constraint", str(ROOT / "requirements.lock")]
-    installed = run(uv, *install, f"penstock[embedded] @ file://{built['.whl']}", folder=tmp_path)
+    installed = run(uv, *install, f"penstock[embedded] @ file://{built['.whl']}", folder=open_folder)
     if installed.returncode:
         pytest.skip(f"the dependencies cannot be had: {installed.stderr.strip()[-200:]}")
-    shown = run(scripts / "penstock", "demo", "--seconds", "5", folder=tmp_path)
+    shown = run(scripts / "penstock", "demo", "--seconds", "5", folder=open_folder)
     assert shown.returncode == 0, shown.stderr + shown.stdout
     assert str(ROOT) not in shown.stdout + shown.stderr
