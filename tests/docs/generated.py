@@ -57,8 +57,8 @@ def errors() -> str:
     """Return a section for each error."""
     groups: dict[str, list[type[PenstockError]]] = {title: [] for title in GROUPS.values()}
     for kind in error_classes():
-        place = next(place for place in GROUPS if kind.__module__.startswith(place))
-        groups[GROUPS[place]].append(kind)
+        title = next((GROUPS[place] for place in GROUPS if kind.__module__.startswith(place)), "Others")
+        groups.setdefault(title, []).append(kind)
     return "\n".join(
         line for title, kinds in groups.items() for line in (f"## {title}\n", *map(_error, _by_name(kinds)))
     )

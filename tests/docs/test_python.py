@@ -64,6 +64,7 @@ def reading(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 def run(block: Block, shop: Shop, names: Names) -> None:
     text = re.sub(r'"shop\.ya?ml"', repr(str(shop.folder / "shop.yaml")), shop.here(block.text))
+    text = text.replace('"checkpoint"', repr(str(shop.folder / "checkpoint")))
     exec(compile(text, str(block), "exec"), names)
 
 

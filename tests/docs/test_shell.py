@@ -40,6 +40,11 @@ def test_commands_can_be_given(block: Block, tmp_path: Path, monkeypatch: pytest
             _checked(block, words)
 
 
+def test_every_benchmark_is_listed_and_no_other() -> None:
+    table = (ROOT / "docs" / "performance.md").read_text().partition("| benchmark |")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"(?m)^\| `(\w+)` \|", table)) == benchmarks()
+
+
 def _configured(folder: Path) -> None:
     """A variable that overrides no key is an error."""
     file = folder / "shop.yaml"
