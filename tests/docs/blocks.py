@@ -56,8 +56,11 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def _unfenced(text: str) -> str:
-    program = text.removeprefix("$ ").split()[0]
-    return "console" if text.startswith("$ ") or re.sub(r".*/", "", program) in PROGRAMS else "text"
+    program, what = re.split(r"\s+", text.removeprefix("$ "), maxsplit=2)[:2]
+    is_command = re.sub(r".*/", "", program) in PROGRAMS and not what.startswith(
+        "["
+    )  # that would be a synopsis
+    return "console" if is_command else "text"
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
