@@ -24,7 +24,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 PROGRAMS = {
     "cd", "cp", "curl", "docker", "export", "helm", "install", "journalctl", "jq", "kubectl", "make", "node",
-    "npm", "penstock", "pip", "psql", "python", "python3", "sudo", "systemctl", "systemd-sysusers",
+    "npm", "penstock", "pip", "psql", "python", "python3", "sed", "sudo", "systemctl", "systemd-sysusers",
 }  # fmt: skip
 """What the documentation's commands begin with."""
 

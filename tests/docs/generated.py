@@ -114,7 +114,7 @@ def _address(title: str, described: dict[str, Any], common: set[tuple[str, str]]
     if described.get("parameters"):
         lines += ["| parameter | in | is |", "|---|---|---|"]
         for parameter in described["parameters"]:
-            needed = " (required)" if parameter["required"] else ""
+            needed = " (required)" if parameter.get("required") else ""
             lines.append(
                 f"| `{parameter['name']}` | {parameter['in']} | {parameter['description']}{needed} |"
             )
@@ -127,7 +127,7 @@ def _schemas() -> str:
     lines = ["## Answers\n"]
     for name, schema in openapi.DOCUMENT["components"]["schemas"].items():
         lines += [f"### {name}\n", "| field | type | |", "|---|---|---|"]
-        for field, described in schema["properties"].items():
+        for field, described in schema.get("properties", {}).items():
             needed = "always there" if field in schema.get("required", ()) else ""
             what = "; ".join(filter(None, (described.get("description", ""), needed)))
             lines.append(f"| `{field}` | {_type(described)} | {what} |")
@@ -139,10 +139,12 @@ def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
-    if schema["type"] == "array":
+    if several := schema.get("oneOf") or schema.get("anyOf"):
+        return " or ".join(map(_type, several))
+    if schema.get("type") == "array":
         return f"list of {_type(schema['items'])}"
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    return " or ".join(kinds)
+    kinds = schema.get("type", "anything")
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
 PARTS = {"errors.md": errors, "http-api.md": http_api}
