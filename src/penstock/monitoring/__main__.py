@@ -29,7 +29,7 @@ METRICS = 15.0
 
 
 def main() -> int:
-    os.nice(5)  # the stream comes first
+    os.nice(10)  # the stream comes first
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     first = sys.stdin.readline()
     if not first.endswith("\n"):

@@ -35,6 +35,7 @@ _HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+_ENCODED = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
 
 
 class Guard:
@@ -129,7 +130,7 @@ def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             given = {name.lower() for name, _ in message["headers"]}
-            more = [(n.encode(), v.encode()) for n, v in _HEADERS.items() if n.encode() not in given]
+            more = [header for header in _ENCODED if header[0] not in given]
             message = {**message, "headers": [*message["headers"], *more]}
         await send(message)
 
