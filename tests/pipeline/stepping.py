@@ -87,6 +87,7 @@ class Process:
         pipeline = self.pipeline
         url = self.config.state.url.get_secret_value()
         self.store = Store.open(url, self.config.pipeline, exclusive=True)
+        pipeline._mapping.look(self.store)
         feed = SourceFeed(self.config, self.config.sources[0])
         pipeline._feeds.append(feed)
         pipeline._patiently(feed.name, lambda: feed.start(pipeline.stop), None)

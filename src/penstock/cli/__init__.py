@@ -17,6 +17,7 @@ from penstock.cli.consumers import consumers
 from penstock.cli.demo import demo
 from penstock.cli.grant import grant
 from penstock.cli.init import init
+from penstock.cli.map_table import map_table
 from penstock.cli.mirror import mirror
 from penstock.cli.pause import pause, resume
 from penstock.cli.reload import reload
@@ -27,6 +28,7 @@ from penstock.cli.serve import serve
 from penstock.cli.snapshot import snapshot
 from penstock.cli.snowflake import snowflake
 from penstock.cli.status import StatusCommand, status
+from penstock.cli.tables import tables
 from penstock.cli.tail import tail
 from penstock.cli.teardown import teardown
 from penstock.model.errors import ConfigError, PenstockError
@@ -41,6 +43,8 @@ app.command()(check)
 app.command()(grant)
 app.command()(run)
 app.command(cls=StatusCommand)(status)
+app.command()(tables)
+app.command("map")(map_table)
 app.command()(reload)
 app.command()(retry)
 app.command()(pause)

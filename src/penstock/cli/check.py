@@ -41,11 +41,25 @@ def check(
     from penstock.config import load
 
     failed = False
-    for about, checks in checks_of(load(config)):
+    for about, checks in checks_of(_mapped(load(config))):
         failed = failed or any(check.outcome == "failure" for check in checks)
         (_as_json if as_json else show)(about, checks)
     if failed:
         raise typer.Exit(1)
+
+
+def _mapped(config: Config) -> Config:
+    """The configuration under what was decided of single tables; the state store's own checks tell if that
+    cannot be read."""
+    from penstock.model.errors import ConfigError, PenstockError
+    from penstock.state.mapping_records import mapped
+
+    try:
+        return mapped(config)
+    except ConfigError:
+        raise
+    except PenstockError:
+        return config
 
 
 def checks_of(config: Config) -> Iterator[tuple[About, list[Check]]]:
@@ -61,6 +75,8 @@ def checks_of(config: Config) -> Iterator[tuple[About, list[Check]]]:
         checks = preflight.run(source, config.spool.path, captured)
         # What `_spool` found says more than the check of that name.
         checks = [result for result in checks if not spool_checks or result.name != "spool"]
+        if config.mapping == "database":
+            checks = [_none_yet(result) for result in checks]
         yield ("source", source.name), checks + spool_checks
         try:
             by_source[source.name] = foreseen(source) if config.destinations else []
@@ -74,6 +90,16 @@ def checks_of(config: Config) -> Iterator[tuple[About, list[Check]]]:
     if wrong := _collisions(config, by_source):
         yield ("destinations", config.pipeline), wrong
     yield ("state", config.pipeline), [_state(config), *_state_tls(config)]
+
+
+def _none_yet(check: Check) -> Check:
+    """No table at all is no failure where people decide about them later."""
+    from dataclasses import replace
+
+    if check.name != "tables" or check.outcome != "failure":
+        return check
+    remedy = "Choose some: the dashboard's `Source tables`, or `penstock map CONFIG TABLE --capture`"
+    return replace(check, outcome=type(check.outcome)("warning"), remedy=remedy)
 
 
 def _collisions(config: Config, tables: dict[str, list[TableSchema]]) -> list[Check]:

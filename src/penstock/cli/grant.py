@@ -74,8 +74,9 @@ def grant(
     """
     from penstock.config import load
     from penstock.model.errors import ConfigError
+    from penstock.state.mapping_records import mapped
 
-    loaded = load(config)
+    loaded = mapped(load(config))
     parts = list(_parts(loaded, Wishes(WAYS[provider], role, publication, triggers), only))
     if not parts:
         there = [*(one.name for one in loaded.sources), *(one.name for one in loaded.destinations), "state"]

@@ -57,7 +57,7 @@ def init(
     Example: penstock init shop.yaml --dsn postgresql://cdc@db.example.com/shop --password-env SHOP_PASSWORD
     """
     from penstock.cli.setup import destination as destinations
-    from penstock.cli.setup import tables as choices
+    from penstock.cli.setup import table_choice as choices
     from penstock.cli.setup import writing
     from penstock.cli.setup.connection import GivenConnection, surveyed
     from penstock.cli.setup.destination import GivenDestination

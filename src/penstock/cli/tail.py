@@ -47,8 +47,9 @@ def tail(
     """
     from penstock.capture.launch import spec_of
     from penstock.config import load
+    from penstock.state.mapping_records import mapped
 
-    loaded = load(config)
+    loaded = mapped(load(config))
     spec = spec_of(loaded, loaded.source(source))
     show = _as_json if as_json else _for_people(Console(soft_wrap=True, highlight=False))
     notices = Console(stderr=True, highlight=False)

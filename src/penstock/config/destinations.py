@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationInfo, 
 from penstock.config import destination_types
 from penstock.config.connection import wrong
 from penstock.config.destination_options import Options
+from penstock.config.mapping import Placing, TableOfSource
 from penstock.config.quantities import Megabytes, Seconds, Whole
 from penstock.config.section import Name, Section
 from penstock.config.tables import Pattern, is_for_many, matches
@@ -94,6 +95,8 @@ class DestinationConfig(BaseModel):
     )
 
     _settings: Options | None = PrivateAttr(None)
+    _decided: Mapping[TableOfSource, Placing] = PrivateAttr({})
+    _withdrawn: frozenset[TableName] = PrivateAttr(frozenset())
 
     @model_validator(mode="after")
     def _check_options(self, info: ValidationInfo) -> DestinationConfig:
@@ -118,13 +121,32 @@ class DestinationConfig(BaseModel):
         assert isinstance(self._settings, kind), f"{self.name} is of type {self.type}"
         return self._settings
 
-    def rules_of(self, table: TableName) -> DestinationTable:
-        """The first entry of `tables` that the table matches."""
-        return next((rule for glob, rule in self.tables.items() if matches(glob, table)), AS_IS)
+    @property
+    def decided(self) -> Mapping[TableOfSource, Placing]:
+        """What was decided of single tables (`config/mapping.py`): another object after each decision."""
+        return self._decided
 
-    def target_of(self, table: TableName) -> TableName:
+    @property
+    def withdrawn(self) -> frozenset[TableName]:
+        """Tables of which it was decided that they are not captured: a rule for them is no mistake."""
+        return self._withdrawn
+
+    def rules_of(self, table: TableName, source: str | None = None) -> DestinationTable:
+        """The first entry of `tables` that the table matches, with what was decided of that source's table
+        in its place."""
+        rules = next((rule for glob, rule in self.tables.items() if matches(glob, table)), AS_IS)
+        placing = self._decided.get((source, table)) if source is not None else None
+        if placing is None:
+            return rules
+        decided = {"target": placing.target or rules.target, "kind": placing.kind or rules.kind}
+        return rules.model_copy(update=decided)
+
+    def target_of(self, table: TableName, source: str | None = None) -> TableName:
         """What the table is called at the destination."""
-        target = self.rules_of(table).target
+        return self.target_by(self.rules_of(table, source), table)
+
+    def target_by(self, rules: DestinationTable, table: TableName) -> TableName:
+        target = rules.target
         if target is not None:
             return TableName.parse(target)
         schema = self.options.get("schema")

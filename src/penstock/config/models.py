@@ -25,6 +25,7 @@ from pydantic import (
 from penstock.config.connection import ServerConfig, secret_from, wrong
 from penstock.config.destination_options import MARKER_PREFIX, Options
 from penstock.config.destinations import BatchControl, DestinationConfig
+from penstock.config.mapping import Decisions
 from penstock.config.quantities import Megabytes, Seconds, Whole
 from penstock.config.section import Name, Section
 from penstock.config.tables import TablesConfig
@@ -90,7 +91,7 @@ class ReplicationConfig(Section):
 class SourceConfig(ServerConfig):
     name: Name = Field(description="The source's name, and the `sid` of its rows where sources meet")
     replication: ReplicationConfig = Field(default=ReplicationConfig(), description="Slot and publication")
-    tables: TablesConfig = Field(default=TablesConfig(), description="Which tables")
+    tables: TablesConfig = Field(default_factory=TablesConfig, description="Which tables")
     ddl_capture: OnOff = Field(
         default="auto",
         description="Record schema changes by event triggers; `auto`: where the role may create them",
@@ -215,6 +216,12 @@ class Config(Section):
         description="The HTTP server: dashboard, probes, metrics, requests",
     )
     retry: RetryConfig = Field(default=RetryConfig(), description="After an error that may pass")
+    mapping: Literal["file", "database"] = Field(
+        default="file",
+        description="Who decides which tables are captured, and where and as what they arrive: this `file` "
+        "alone, or what people decide of single tables (dashboard, API, `penstock map`) before it, kept in "
+        "the state store, the `database`",
+    )
 
     _withheld: frozenset[str] = PrivateAttr(frozenset())
 
@@ -231,6 +238,34 @@ class Config(Section):
             return matching[0]
         names = ", ".join(source.name for source in self.sources)
         raise ConfigError(f"the source must be one of {names}{f', not {name}' if name else ''}")
+
+    def decide(self, decisions: Decisions) -> None:
+        """Let these hold from now on, before what the file says. Whoever has the configuration sees it."""
+        for source in self.sources:
+            source.tables._decided = {
+                name: decision.captured
+                for (of, name), decision in decisions.items()
+                if of == source.name and decision.captured is not None
+            }
+        for destination in self.destinations:
+            destination._decided = {
+                table: decision.placings[destination.name]
+                for table, decision in decisions.items()
+                if destination.name in decision.placings
+            }
+            destination._withdrawn = frozenset(
+                name for (_, name), decision in decisions.items() if decision.captured is False
+            )
+
+    def under(self, decisions: Decisions) -> Config:
+        """Return a configuration of its own under which these hold; this one stays as it is."""
+        sources = (
+            source.model_copy(update={"tables": source.tables.model_copy()}) for source in self.sources
+        )
+        destinations = (destination.model_copy() for destination in self.destinations)
+        config = self.model_copy(update={"sources": tuple(sources), "destinations": tuple(destinations)})
+        config.decide(decisions)
+        return config
 
     def marker_for(self, source: SourceConfig) -> str | None:
         """How markers of reloads begin, if the source is to record its schema changes; None: it is not."""

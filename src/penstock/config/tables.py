@@ -7,6 +7,7 @@ it is a table of `public`. A part in double quotes is taken literally, for names
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -58,19 +59,35 @@ class TablesConfig(BaseModel):
 
     _registries: frozenset[str] = PrivateAttr(frozenset())
     """Schemas of registries that our own destinations keep in the source's database."""
+    _decided: Mapping[TableName, bool] = PrivateAttr({})
+    """Tables of which it was decided otherwise than here (`config/mapping.py`)."""
 
     @property
     def registries(self) -> frozenset[str]:
         return self._registries
+
+    @property
+    def decided(self) -> Mapping[TableName, bool]:
+        return self._decided
 
     def is_ours(self, table: TableName) -> bool:
         """Whether a table is PostgreSQL's own, or one that we keep there."""
         system = any(fnmatchcase(table.schema, system) for system in SYSTEM_SCHEMAS)
         return system or table.schema in self._registries or table == FORMER_HISTORY
 
-    def matches(self, table: TableName) -> bool:
+    def matches(self, table: TableName, above: Iterable[TableName] = ()) -> bool:
+        """Whether the table is chosen, by a decision about it or else by the file. `above`: what it is a
+        partition of, the nearest first: a decision about that is one about its rows."""
         if self.is_ours(table):
             return False
+        if self._decided:
+            for name in (table, *above):
+                if name in self._decided:
+                    return self._decided[name]
+        return self.lists(table)
+
+    def lists(self, table: TableName) -> bool:
+        """Whether the file chooses it."""
         if table.schema in self.exclude_schemas or _any(self.exclude, table):
             return False
         everything = not self.include and not self.include_schemas

@@ -21,6 +21,7 @@ from penstock.config import Config
 from penstock.model.errors import ConnectionFailed, PenstockError, UnknownTable, to_dict
 from penstock.monitoring import openapi, requests, stream_info
 from penstock.monitoring.guard import Guard
+from penstock.monitoring.mapping_api import CODES, MappingApi
 from penstock.monitoring.observing import Observer
 from penstock.monitoring.requests import WrongPhase
 from penstock.monitoring.stream_info import UnknownStream
@@ -32,6 +33,7 @@ _CODES: dict[type[PenstockError], int] = {
     UnknownStream: 404,
     WrongPhase: 409,
     ConnectionFailed: 503,
+    **CODES,
 }
 
 
@@ -99,14 +101,14 @@ class Api:
         return JSONResponse(openapi.DOCUMENT)
 
     async def shutdown(self, _: Request) -> Response:
-        self._refuse_if_read_only()
+        self.refuse_if_read_only()
         assert self._stop is not None
         self._stop()
         return JSONResponse({"status": "stopping"}, 202)
 
     def asked(self, action: str) -> Callable[[Request], Any]:
         async def ask(request: Request) -> Response:
-            self._refuse_if_read_only()
+            self.refuse_if_read_only()
             table, query = request.path_params["table"], request.query_params
             asked = await run_in_threadpool(
                 requests.ask, self._config, action, table, query.get("source"), query.get("destination")
@@ -115,7 +117,7 @@ class Api:
 
         return ask
 
-    def _refuse_if_read_only(self) -> None:
+    def refuse_if_read_only(self) -> None:
         if self._stop is None:
             raise ReadOnly("this server shows a pipeline that runs elsewhere: it changes nothing")
 
@@ -139,6 +141,7 @@ def make(observer: Observer, stop: Callable[[], None] | None) -> Starlette:
     routes += [
         Route(f"/tables/{{table:path}}/{action}", api.asked(action), methods=post) for action in ACTIONS
     ]
+    routes += MappingApi(observer.config, api.refuse_if_read_only).routes()
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, host=config.host, token=config.token)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock import __version__
+from penstock.monitoring import mapping_openapi
 from penstock.pipeline.table_actions import ACTIONS
 
 Document = dict[str, Any]
@@ -167,6 +168,7 @@ DOCUMENT: Document = {
             )
             for action in ACTIONS
         },
+        **mapping_openapi.paths(_answer, _errors),
     },
     "components": {
         "schemas": {
@@ -175,6 +177,7 @@ DOCUMENT: Document = {
             "Probe": _PROBE,
             "Status": _STATUS,
             "Asked": _ASKED,
+            **mapping_openapi.SCHEMAS,
         },
         "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
     },

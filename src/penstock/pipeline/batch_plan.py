@@ -167,7 +167,7 @@ class Changes:
         if self.recopies_on_new_key:
             if old.name != schema.name:
                 return CopyAnew(f"it was called {old.name} before")
-            if self._delivery(state, old).key != self.tables.delivery(schema, evolved.detail).key:
+            if self._delivery(state, old).key != self.tables.delivery(schema, state, evolved.detail).key:
                 return CopyAnew("it has another key")
         if passes_a_rule(self.tables.rules(schema.name), old, evolved.change):
             return CopyAnew("the rules of the destination hold for other columns than before")
@@ -175,7 +175,7 @@ class Changes:
 
     def _run(self, state: TableState, schema: TableSchema, evolved: Evolved) -> tuple[Run, TableState]:
         """Return the beginning of a run under another schema, and the table's state after it."""
-        delivery, change = self.tables.delivery(schema, evolved.detail), evolved.change
+        delivery, change = self.tables.delivery(schema, state, evolved.detail), evolved.change
         if delivery.target != state.target:
             change = replace(change, target=state.target)
         changed = replace(
@@ -188,7 +188,7 @@ class Changes:
         return Run(delivery, (), change or None), changed
 
     def _delivery(self, state: TableState, schema: TableSchema) -> Delivery:
-        return self.tables.delivery(schema, state.detail)
+        return self.tables.delivery(schema, state, state.detail)
 
     def _unseen(self, state: TableState, parts: list[Slice], seen: Visibility) -> list[Slice]:
         """Return the parts without those whose every change is in the copy: they may have a schema older than

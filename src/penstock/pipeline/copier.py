@@ -33,6 +33,7 @@ from penstock.pipeline import table_facts, unseen_changes
 from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
+from penstock.pipeline.table_states import KIND
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.exported_snapshot import settle
 from penstock.postgres.snapshot import Snapshot, wait_for_writers
@@ -157,14 +158,15 @@ class Copier:
         schema = stream.changes.learnt(facts)
         takes_copies = stream.target.traits.takes_copies
         streaming_only = takes_copies and stream.feed.source.startup_mode == "streaming_only"
+        target, kind = stream.tables.placed(schema.name)
         state = replace(
             state,
             snapshot=None if streaming_only else state.snapshot,  # an empty copy has no change in it
             name=schema.name,
-            target=stream.tables.target_of(schema.name),
+            target=target,
             version=schema.version,
             total_bytes=facts.bytes,
-            detail=facts.detail(),
+            detail=facts.detail() | {KIND: kind},
         )
         stream.tables.put(state, "copying")
         stream.places.refuse_if_shared(state.target, state.key.table)
@@ -179,7 +181,7 @@ class Copier:
         self._spark.sparkContext.setJobGroup(_group(state.key), f"copy of {state.name}")
         self._spark.sparkContext.setLocalProperty(POOL, "copy")
         assert state.copy is not None
-        delivery = stream.tables.delivery(schema, state.detail)
+        delivery = stream.tables.delivery(schema, state, state.detail)
         copy = TableCopy(
             state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges), snapshot.lsn
         )

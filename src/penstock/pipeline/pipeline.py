@@ -32,6 +32,7 @@ from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreach
 from penstock.model.phases import Phase
 from penstock.pipeline import shared_targets
 from penstock.pipeline.copier import Copier
+from penstock.pipeline.followed_mapping import FollowedMapping
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_actions import do_what_is_asked
@@ -73,6 +74,7 @@ class Pipeline:
         self._waiting: list[Lane] = []
         self._streams: list[Stream] = []
         self._kept_house = 0.0
+        self._mapping = FollowedMapping(config)
         self.went_round: float | None = None
         """When the thread last began a round, by `time.monotonic`."""
 
@@ -83,6 +85,7 @@ class Pipeline:
         """
         if once:
             self.config = without_waiting(self.config)
+        self._mapping = FollowedMapping(self.config)
         try:
             return self._run(once)
         except (Py4JNetworkError, PySparkRuntimeError) as error:
@@ -97,6 +100,7 @@ class Pipeline:
         attempts = self.config.retry.attempts if once else None
         with ExitStack() as opened:
             store = opened.enter_context(self._store())
+            self._mapping.look(store)
             self._foresee(attempts)
             if not store.tables():  # later, only a table that would take another's target stops
                 shared_targets.refuse(self.config, self._foreseen)
@@ -197,6 +201,8 @@ class Pipeline:
 
     def _keep_house(self, store: Store, copier: Copier) -> None:
         store.check()
+        if self._mapping.look(store):
+            self._log.info("mapping taken up", revision=self._mapping.revision)
         do_what_is_asked(store)
         for state in store.tables():
             if state.phase is Phase.DATA_SYNC:

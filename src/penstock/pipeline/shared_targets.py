@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.config import Config
 from penstock.config.destination_options import Options
 from penstock.config.destinations import DestinationConfig
+from penstock.config.mapping import TableOfSource
 from penstock.model import TableName, TableSchema
 from penstock.model.errors import ConfigError
 
@@ -27,20 +28,55 @@ Place = tuple[object, ...]
 
 def may_collide(config: Config) -> bool:
     """Whether the tables have to be known: with one destination of its own names alone, none collide."""
+    renames = any(d.options.get("schema") or _targets(d) or d.decided for d in _databases(config))
     places = [_database(destination) for destination in _databases(config)]
-    renames = any(d.options.get("schema") or _targets(d) for d in _databases(config))
     return renames or len(set(places)) < len(places)
 
 
 def collisions(config: Config, tables: Mapping[str, Sequence[TableSchema]]) -> list[str]:
     """Return a sentence for each target that several tables have. `tables` by source."""
+    names = {source: [schema.name for schema in schemas] for source, schemas in tables.items()}
+    return [
+        _told(target, group) for (_, target), group in _arrivals(config, names).items() if _collide(group)
+    ]
+
+
+def meeting(config: Config, names: Mapping[str, Sequence[TableName]], table: TableOfSource) -> list[str]:
+    """Return a sentence for each target that this table would have together with others, although they would
+    overwrite each other, or are not of one kind. `names` of what is captured, by source."""
+    groups = {
+        target: group
+        for (_, target), group in _arrivals(config, names).items()
+        if any(arrival[1:] == table for arrival in group)
+    }
+    return [
+        *(_told(target, group) for target, group in groups.items() if _collide(group)),
+        *(_told_kinds(target, group) for target, group in groups.items() if _is_mixed(config, group)),
+    ]
+
+
+def _is_mixed(config: Config, arrivals: Sequence[Arrival]) -> bool:
+    """Whether some arrive as a history and others do not: its columns are others."""
+    destinations = {destination.name: destination for destination in config.destinations}
+    kinds = [destinations[by].rules_of(name, source).kind for by, source, name in arrivals]
+    return len({kind == "history" for kind in kinds}) > 1
+
+
+def _told_kinds(target: TableName, arrivals: Sequence[Arrival]) -> str:
+    each = [f"{name} of source {source}" for _, source, name in arrivals]
+    return f"these arrive at one table, {target}, and not all of them as a history: {'; '.join(each)}"
+
+
+def _arrivals(
+    config: Config, names: Mapping[str, Sequence[TableName]]
+) -> dict[tuple[Place, TableName], list[Arrival]]:
     arrivals: dict[tuple[Place, TableName], list[Arrival]] = defaultdict(list)
     for destination in _databases(config):
-        for source, schemas in tables.items():
-            for name in sorted(schema.name for schema in schemas):
-                place = _database(destination), destination.target_of(name)
+        for source, tables in names.items():
+            for name in sorted(tables):
+                place = _database(destination), destination.target_of(name, source)
                 arrivals[place].append((destination.name, source, name))
-    return [_told(target, group) for (_, target), group in arrivals.items() if _collide(group)]
+    return arrivals
 
 
 def refuse(config: Config, tables: Mapping[str, Sequence[TableSchema]]) -> None:

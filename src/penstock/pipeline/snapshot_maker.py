@@ -132,7 +132,7 @@ class SnapshotMaker:
                 )
                 self._spark.sparkContext.setJobGroup(request.id, f"snapshot of {state.name}")
                 self._spark.sparkContext.setLocalProperty(POOL, "copy")
-                delivery = stream.tables.delivery(schema, detail)
+                delivery = stream.tables.delivery(schema, state, detail)
                 copy = TableCopy(request.id, delivery, conninfo, snapshot.name, tuple(ranges), snapshot.lsn)
                 copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
                 return snapshots.make(request, copy, snapshot.visibility, min(delivered, snapshot.lsn))

@@ -24,6 +24,7 @@ from penstock.model import Lsn
 from penstock.model.errors import ConnectionFailed, PenstockError, SpoolFull, StateUnreachable, to_dict
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
+from penstock.pipeline.followed_mapping import FollowedMapping
 from penstock.pipeline.stored import DeliveredFiles, room, size_of_state
 from penstock.pipeline.table_facts import wal_position
 from penstock.postgres import selection, slot
@@ -57,11 +58,13 @@ class StatusReader:
         self._config = config
         self._store: Store | None = None
         self._sources = [_SourceReader(config, source) for source in config.sources]
+        self._mapping = FollowedMapping(config)
 
     def read(self, patience: float | None = None) -> Document:
         """Read it. A source that has not answered in so many seconds is told as such."""
         config, store = self._config, self._opened()
         try:
+            self._mapping.look(store)
             for source in self._sources:
                 source.ask()
             sources = [source.answer(patience) for source in self._sources]

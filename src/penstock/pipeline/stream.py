@@ -41,7 +41,7 @@ from penstock.pipeline.query import StreamQuery
 from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream_start import Beginning
-from penstock.pipeline.table_actions import PAUSE, RELOAD
+from penstock.pipeline.table_actions import PAUSE
 from penstock.pipeline.table_facts import Facts, Mark
 from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
 from penstock.pipeline.table_states import Tables
@@ -257,10 +257,10 @@ class Stream:
         self.transforms.clean_up()
 
     def _settle_table(self, state: TableState, reached: Lsn, now: datetime) -> None:
-        if state.detail.get(RELOAD) and may_begin(state):
+        if may_begin(state) and (why := self.tables.why_anew(state)):
             if self.reloads is not None:
                 self.reloads.cancel_export(state)
-            self.copy_anew(state, "asked to reload")
+            self.copy_anew(state, why)
         elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
             self._hand_over(state, reached)
         elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:

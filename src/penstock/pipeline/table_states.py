@@ -28,6 +28,9 @@ from penstock.pipeline.transform.rules import escaped, moved
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
 
+KIND = "kind"
+"""In a table's `detail`: as what it was copied. Its target stands beside it."""
+
 
 class Tables:
     def __init__(self, store: Store, manifest: Manifest, source: str, config: DestinationConfig) -> None:
@@ -35,6 +38,9 @@ class Tables:
         self._manifest = manifest
         self._source = source
         self._config = config
+        self._agreed: dict[TableId, tuple[object, ...]] = {}
+        """How tables arrive that do so as the rules say: they need not be compared again."""
+        self._agreed_under: object = None
         self._log = structlog.get_logger("penstock.pipeline").bind(source=source, destination=config.name)
 
     def __iter__(self) -> Iterator[TableState]:
@@ -63,7 +69,7 @@ class Tables:
 
     def copy_anew(self, state: TableState, why: str) -> None:
         self.hold(state.key.table)
-        self.put(to_be_copied(state), why)
+        self.put(to_be_copied(replace(state, target=self.target_of(state.name))), why)
 
     def fail(
         self, state: TableState, error: PenstockError, position: Lsn | None, retry_in: float | None
@@ -173,19 +179,49 @@ class Tables:
         return [event if event.table in clear else replace(event, command="") for event in events]
 
     def rules(self, name: TableName) -> DestinationTable:
-        return self._config.rules_of(name)
+        return self._config.rules_of(name, self._source)
 
     def target_of(self, name: TableName) -> TableName:
-        return self._config.target_of(name)
+        return self._config.target_of(name, self._source)
 
-    def delivery(self, schema: TableSchema, detail: Mapping[str, Any]) -> Delivery:
+    def placed(self, name: TableName) -> tuple[TableName, str]:
+        """Return where and as what a table of this name arrives, by the same rules."""
+        rules = self.rules(name)
+        return self._config.target_by(rules, name), rules.kind
+
+    def delivery(self, schema: TableSchema, state: TableState, detail: Mapping[str, Any]) -> Delivery:
+        """Return how a table arrives: where and as what it was copied, whatever the rules say by now. With
+        another name it has the target that this gives it."""
+        same_name = schema.name == state.name
         return Delivery(
             source=self._source,
             table=schema,
-            target=self.target_of(schema.name),
-            kind=Kind(self.rules(schema.name).kind),
+            target=state.target if same_name else self.target_of(schema.name),
+            kind=Kind(detail.get(KIND) or self.rules(schema.name).kind),
             primary_key=tuple(detail.get("primary_key", ())),
         )
+
+    def why_anew(self, state: TableState) -> str | None:
+        """Return why a table is to be copied anew, if so: somebody wants it, or the rules have it arrive
+        elsewhere, or as something else, than where and as what it was copied. They change from one start to
+        the next, and by decisions (`config/mapping.py`)."""
+        if state.detail.get(RELOAD):
+            return "asked to reload"
+        decided = self._config.decided
+        if decided is not self._agreed_under:
+            self._agreed, self._agreed_under = {}, decided
+        arrives = (state.name, state.target, state.detail.get(KIND))
+        if self._agreed.get(state.key.table) == arrives:
+            return None
+        target, kind = self.placed(state.name)
+        if target != state.target:
+            return f"it is to arrive at {target}"
+        if KIND not in state.detail:  # copied by an earlier version, which did not remember
+            self.put(replace(state, detail={**state.detail, KIND: kind}))
+        elif state.detail[KIND] != kind:
+            return f"it is to arrive as {kind}"
+        self._agreed[state.key.table] = arrives
+        return None
 
 
 def _still_asked_for(state: TableState, stored: TableState) -> TableState:

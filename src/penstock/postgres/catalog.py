@@ -199,8 +199,9 @@ def _hardly_waiting(connection: Connection) -> Iterator[None]:
 
 
 def _chosen(connection: Connection, selection: TablesConfig) -> list[int]:
-    names = connection.execute(_NAMES).fetchall()
-    return [row[0] for row in names if selection.matches(TableName(row[1], row[2]))]
+    rows = connection.execute(_NAMES).fetchall()
+    names, above = {row[0]: TableName(row[1], row[2]) for row in rows}, {row[0]: row[3] for row in rows}
+    return [id for id in names if selection.matches(names[id], (names[p] for p in above[id] if p in names))]
 
 
 def _by_table(
@@ -262,9 +263,8 @@ def _frozen(row: tuple[Any, ...]) -> Iterator[Any]:
 
 
 _NAMES = """
-    select c.oid, n.nspname, c.relname
-    from pg_class c
-    join pg_namespace n on n.oid = c.relnamespace
+    select c.oid, n.nspname, c.relname, array(select relid::oid from pg_partition_ancestors(c.oid))
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.relkind in ('r', 'p', 'f') and c.relpersistence <> 't'
 """
 

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from penstock.config import TablesConfig
 from penstock.config.tables import FORMER_HISTORY, HISTORY, SYSTEM_SCHEMAS, expressions
+from penstock.model import TableName
 from penstock.postgres import recorder
 from penstock.postgres.identity import is_identity
 from penstock.postgres.providers import Ways
@@ -172,15 +173,24 @@ def matched(selection: TablesConfig) -> sql.Composable:
     ours = [
         *(_like(schema) for schema in (expressions(f"{name}.*")[0] for name in SYSTEM_SCHEMAS)),
         *_in_schemas(sorted(selection.registries)),
-        sql.SQL("(n.nspname, c.relname) = ({}, {})").format(
-            sql.Literal(FORMER_HISTORY.schema), sql.Literal(FORMER_HISTORY.name)
-        ),
+        _named(FORMER_HISTORY),
     ]
+    added = [_named(table) for table, captured in sorted(selection.decided.items()) if captured]
+    removed = [_named(table) for table, captured in sorted(selection.decided.items()) if not captured]
     wanted = [*_like_any(selection.include), *_in_schemas(selection.include_schemas)]
     unwanted = [*_like_any(selection.exclude), *_in_schemas(selection.exclude_schemas)]
     either = sql.SQL("\n        or ")
-    return sql.SQL("({})\n    and not ({})").format(
-        either.join(wanted) if wanted else sql.SQL("true"), either.join([*ours, *unwanted])
+    listed = either.join(wanted) if wanted else sql.SQL("true")
+    if added:  # before what the file leaves out
+        kept = sql.SQL("not ({})").format(either.join(unwanted)) if unwanted else sql.SQL("true")
+        listed = either.join([sql.SQL("({}) and {}").format(listed, kept), *added])
+        unwanted = []
+    return sql.SQL("({})\n    and not ({})").format(listed, either.join([*ours, *unwanted, *removed]))
+
+
+def _named(table: TableName) -> sql.Composable:
+    return sql.SQL("(n.nspname, c.relname) = ({}, {})").format(
+        sql.Literal(table.schema), sql.Literal(table.name)
     )
 
 

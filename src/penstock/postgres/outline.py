@@ -87,7 +87,11 @@ class Outlines:
 
     def captured(self, selection: TablesConfig) -> list[Outline]:
         """Return the chosen tables in the WAL, by name. A partition comes with what it is a part of."""
-        chosen = {table.id for table in self.tables.values() if selection.matches(table.name)}
+        chosen = {
+            table.id
+            for table in self.tables.values()
+            if selection.matches(table.name, (above.name for above in self.ancestors(table)))
+        }
         return sorted(
             (
                 table

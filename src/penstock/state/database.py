@@ -64,6 +64,22 @@ class Database:
             raise
         return database
 
+    @classmethod
+    def find(cls, url: str) -> Database | None:
+        """Open the database behind this URL if our tables are there; None if not: nothing is made."""
+        if not _POSTGRES.match(url) and not _file(url).exists():
+            return None
+        database = _postgres(url) if _POSTGRES.match(url) else _sqlite(url)
+        try:
+            with database.reading() as connection:
+                if database._known_format(connection):
+                    return database
+        except BaseException:
+            database.close()
+            raise
+        database.close()
+        return None
+
     @property
     def file(self) -> Path | None:
         """Return the file of an SQLite database; None for a server."""
@@ -137,7 +153,8 @@ class Database:
         return int(stored)
 
 
-def _sqlite(url: str) -> Database:
+def _file(url: str) -> Path:
+    """Return the file that a URL of SQLite's names."""
     try:
         parsed = sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):
@@ -147,7 +164,11 @@ def _sqlite(url: str) -> Database:
         raise ConfigError(
             "`state.url` is not one that Penstock knows; expected sqlite:///path/to/file or postgresql://…"
         )
-    file = Path(name)
+    return Path(name)
+
+
+def _sqlite(url: str) -> Database:
+    file = _file(url)
     try:
         private.with_above(file.parent)
         private.file(file)
@@ -155,13 +176,13 @@ def _sqlite(url: str) -> Database:
             if beside.exists():  # left by an earlier version; SQLite gives a new one the file's mode
                 private.file(beside)
     except OSError as error:
-        raise StateUnreachable(f"the file cannot be made: {error.strerror}", store=name) from None
+        raise StateUnreachable(f"the file cannot be made: {error.strerror}", store=str(file)) from None
     engine = sqlalchemy.create_engine(
         URL.create("sqlite", database=str(file)), connect_args={"timeout": WAIT}
     )
     event.listen(engine, "connect", _settle_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
-    return Database(engine, name)
+    return Database(engine, str(file))
 
 
 def _settle_sqlite(connection: Any, _record: object) -> None:

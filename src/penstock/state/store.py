@@ -4,7 +4,7 @@ The pipeline opens it exclusively: it holds the lease, reads from memory, and wr
 when the database has. What it reads is what it would read after a restart.
 
 Everybody else (`status`, `retry`) opens it without the lease, reads the database each time, and may write
-nothing but requests.
+nothing but requests and decisions about the mapping (`mapping_records.py`).
 
 Threads share a store. Writers go one after the other; readers of memory wait for nobody, so that a database
 that does not answer never holds up whoever only looks.
@@ -27,6 +27,7 @@ from penstock.model.errors import PenstockError, StateOlder, from_dict, to_dict
 from penstock.state import tables as t
 from penstock.state.database import Database
 from penstock.state.lease import Lease
+from penstock.state.mapping_records import MappingRecords
 from penstock.state.migrations import bring_up_to_date
 from penstock.state.records import PhaseChange, Progress, Request, TableKey, TableState
 
@@ -47,6 +48,7 @@ class Store:
         self._pipeline = pipeline
         self._lease = lease
         self._writing_now = threading.RLock()
+        self.mapping = MappingRecords(database, pipeline)
         # What an exclusive store has in memory. Each is read by one operation of its dict, which is atomic.
         self._tables: dict[TableKey, TableState] = {}
         self._schemas: dict[tuple[str, TableId], _Versions] = {}
@@ -70,7 +72,7 @@ class Store:
             if exclusive:
                 bring_up_to_date(database)
             elif database.is_older:
-                raise StateOlder("the state store is of an earlier version of Penstock", store=database.place)
+                raise _older(database)
             lease = Lease(database, pipeline) if exclusive else None
             return cls(database, pipeline, lease)
         except BaseException:
@@ -78,6 +80,15 @@ class Store:
                 lease.release()
             database.close()
             raise
+
+    @classmethod
+    def find(cls, url: str, pipeline: str) -> Store | None:
+        """Open the store without the lease, if it is there; None if not: nothing is made."""
+        database = Database.find(url)
+        if database is not None and database.is_older:
+            database.close()
+            raise _older(database)
+        return None if database is None else cls(database, pipeline, None)
 
     def close(self) -> None:
         if self._lease is not None:
@@ -342,3 +353,7 @@ def _by_position(version: tuple[Lsn, TableSchema]) -> tuple[Lsn, int]:
 def _plain(text: str) -> str:
     """Return the text without what a database refuses: NULs, and halves of characters."""
     return text.encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def _older(database: Database) -> StateOlder:
+    return StateOlder("the state store is of an earlier version of Penstock", store=database.place)

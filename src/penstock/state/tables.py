@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Dialect,
@@ -167,4 +168,24 @@ waits = Table(
     Column("error", Document, nullable=False),
 )
 
-OF_A_PIPELINE = (tables, history, schemas, progress, waits, requests)
+mapping = Table(
+    "state_mapping",
+    metadata,
+    Column("pipeline", Text, primary_key=True),
+    Column("source", Text, primary_key=True),
+    Column("schema_name", Text, primary_key=True),
+    Column("table_name", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),  # of the mapping, when this was decided last
+    Column("at", Instant, nullable=False),
+    Column("captured", Boolean),  # null: as the file says
+    Column("placings", Document, nullable=False),
+)
+
+mapping_revisions = Table(
+    "state_mapping_revisions",
+    metadata,
+    Column("pipeline", Text, primary_key=True),
+    Column("revision", BigInteger, nullable=False),
+)
+
+OF_A_PIPELINE = (tables, history, schemas, progress, waits, requests, mapping, mapping_revisions)

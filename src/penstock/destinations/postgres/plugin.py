@@ -62,10 +62,22 @@ TYPE = PostgresType()
 
 
 def _targets(destination: DestinationConfig, tables: Sequence[TableSchema]) -> list[TableName]:
-    return sorted({destination.target_of(table.name) for table in tables})
+    """Where these arrive. Of which source each is has no say, but where something was decided of it."""
+    deciding: dict[TableName, list[str]] = {}
+    for source, name in destination.decided:
+        deciding.setdefault(name, []).append(source)
+    return sorted(
+        {
+            destination.target_of(table.name, source)
+            for table in tables
+            for source in deciding.get(table.name, [None])
+        }
+    )
 
 
 def _named_targets(destination: DestinationConfig, schema: str | None) -> list[TableName]:
     """What the configuration itself says of where tables go."""
-    named = {TableName.parse(rules.target) for rules in destination.tables.values() if rules.target}
+    targets = [rules.target for rules in destination.tables.values()]
+    targets += [placing.target for placing in destination.decided.values()]
+    named = {TableName.parse(target) for target in targets if target}
     return sorted(named | ({TableName(schema, "")} if schema else set()))

@@ -55,6 +55,19 @@ class StateOlder(WrongState):
     remedy = "`penstock run` of this version brings it up to date; until then use the version that wrote it"
 
 
+class MappingChanged(PenstockError):
+    """Two people decided about one table at the same time."""
+
+    scope = Scope.RUN
+    remedy = "Look at what is decided now, and decide again"
+
+
+class MappingRefused(PenstockError):
+    """What was to be decided about a table cannot be."""
+
+    scope = Scope.RUN
+
+
 class ServerMissing(PenstockError):
     """An embedded server is not there or does not start."""
 

@@ -19,9 +19,9 @@ let now = Date.now(); // by the server's clock
 
 const token = () => sessionStorage.getItem("penstock-token");
 
-async function ask(path, method = "GET") {
-  const headers = token() ? { Authorization: `Bearer ${token()}` } : {};
-  const answer = await fetch(path, { method, headers, cache: "no-store" });
+async function ask(path, method = "GET", { headers = {}, body } = {}) {
+  if (token()) headers.Authorization = `Bearer ${token()}`;
+  const answer = await fetch(path, { method, headers, body, cache: "no-store" });
   if (answer.status === 401) at("token").hidden = false;
   const said = await answer.json();
   now = Date.parse(answer.headers.get("date")) || Date.now();
@@ -62,6 +62,8 @@ async function act(action, table, row) {
   }
   refresh();
 }
+
+export { ask, at, closing, count, made, size, tell };
 
 let telling;
 function tell(sentence) {

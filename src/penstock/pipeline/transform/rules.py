@@ -60,9 +60,9 @@ def findings(destination: DestinationConfig, tables: Iterable[TableSchema]) -> l
             problems += [Finding(glob, reason) for reason in _unfit(rules, taken)]
             problems += [Finding(glob, reason, certain=False) for reason in _doubtful(rules, taken)]
         else:
-            problems.append(
-                Finding(glob, _matches_nothing(destination, glob, [table.name for table in schemas]))
-            )
+            said = _matches_nothing(destination, glob, [table.name for table in schemas])
+            withdrawn = any(matches(glob, table) for table in destination.withdrawn)
+            problems.append(Finding(glob, said, certain=not withdrawn))
     return problems
 
 

@@ -45,6 +45,10 @@ class QuerySpool:
         from penstock.config import load
 
         config = load(path)
+        if config.mapping == "database":
+            from penstock.state.mapping_records import mapped
+
+            mapped(config)
         source = config.source(self._options.source)
         spec = spec_of(config, source)
         return source, replace(spec, spool=spec.spool.absolute())

@@ -89,6 +89,7 @@ def begin(connection: Connection, endpoint: Endpoint, copy: TableCopy) -> Target
             raise definition.missing(target)
         definition.make(connection, aside)
     elif (known is not None and known.made) or is_made(connection, stream, target):
+        definition.check_kind(connection, target)
         definition.make(connection, aside)
     else:
         definition.check(connection, target)

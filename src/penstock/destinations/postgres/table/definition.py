@@ -200,6 +200,21 @@ def check(connection: Connection, target: TargetTable) -> None:
         )
 
 
+def check_kind(connection: Connection, target: TargetTable) -> None:
+    """Raise if a table of ours has versions of rows where single rows are to be, or the other way round: it
+    would lose them, or has no place for them."""
+    has_versions = {START, END, DELETED} <= columns_of(connection, target.name).keys() - set(target.columns)
+    if has_versions == target.history:
+        return
+    what = "versions of rows, which would be lost" if has_versions else "rows without their versions"
+    raise TargetUnfit(
+        f"the table at the destination has {what}, and is to be of the kind {target.delivery.kind}",
+        target=target.name,
+        remedy="Give it another `target` as well, or rename or drop the table at the destination; then "
+        "`penstock retry CONFIG TABLE`",
+    )
+
+
 def missing(target: TargetTable) -> TargetUnfit:
     """Return the error that there is no table, and none is to be made."""
     return TargetUnfit(
