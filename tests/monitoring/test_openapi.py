@@ -52,7 +52,8 @@ def finds_nothing(config: Config, folder: Path, settings: str, *how: str) -> Non
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        operations = sum(map(len, openapi.DOCUMENT["paths"].values()))
+        methods = [method for path in openapi.DOCUMENT["paths"].values() for method in path]
+        operations = sum(method in ("get", "put", "post", "delete") for method in methods)
         assert f"{operations} passed" in done.stdout, done.stdout
 
 

@@ -58,7 +58,9 @@ def test_limits_that_drop_messages_are_told(database: Database, nats: NatsServer
     minute = 60 * 10**9
     made(nats, name="CDC", subjects=["cdc.>"], max_age=minute, max_msgs=1_000_000, allow_batched=True)
     made(nats, name="INIT", subjects=["init.>"])
-    found = checked(database, tmp_path / "ids", **to_nats(nats))["stream CDC"]
+    checks = checked(database, tmp_path / "ids", **to_nats(nats))
+    assert checks["positions"].outcome == "warning"
+    found = checks["stream CDC"]
     assert found.outcome == "warning"
     assert "after 60 s" in found.detail
     assert "beyond 1000000 messages" in found.detail

@@ -116,8 +116,9 @@ def _bars(copies: list[Document]) -> Table:
     """The largest have what people wait for."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(overflow="ellipsis", no_wrap=True, max_width=NAME)
-    for justify in ("left", "right", "left"):
-        grid.add_column(justify=justify, no_wrap=True)
+    grid.add_column(no_wrap=True, min_width=BAR)
+    grid.add_column(justify="right", no_wrap=True, min_width=len("100 %"))
+    grid.add_column(no_wrap=True)
     ordered = sorted(copies, key=lambda table: -table["copy"]["total_bytes"])
     for table in ordered[:MOST_COPIES]:
         copy = table["copy"]

@@ -87,6 +87,12 @@ def _existing(label: str, stream: StreamInfo, options: NatsOptions) -> Iterator[
     if stream.name == f"KV_{options.schema_bucket}":
         yield ok(label, "it is there")
         return
+    if stream.name == options.stream and not stream.keeps(f"{POSITIONS}.check"):
+        yield warning(
+            "positions",
+            f"the stream {stream.name} does not keep how far the changes came: if it is restored from a backup, nobody is told",
+            f"Let it take {POSITIONS}.>, and set `allow_msg_ttl` of it",
+        )
     dropped = list(_dropped(stream))
     if dropped:
         yield warning(
