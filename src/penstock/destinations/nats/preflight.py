@@ -90,7 +90,7 @@ def _existing(label: str, stream: StreamInfo, options: NatsOptions) -> Iterator[
     if stream.name == options.stream and not stream.keeps(f"{POSITIONS}.check"):
         yield warning(
             "positions",
-            f"the stream {stream.name} does not keep how far the changes came: if it is restored from a backup, nobody is told",
+            f"{stream.name} does not keep how far the changes came: nobody is told if it is restored",
             f"Let it take {POSITIONS}.>, and set `allow_msg_ttl` of it",
         )
     dropped = list(_dropped(stream))
