@@ -52,7 +52,7 @@ def test_everything_has_its_line() -> None:
         "eu: 1,240 changes/s, 0 B behind, 16.0 MB of WAL kept, 34 B in the spool",
         "eu → files: 1,236 changes/s, 2.1 kB and 0.4 s behind, 10,233 changes in 102 batches",
         "  1 data sync, 2 ready",
-        "  c ━━━━━━━━━━━━━━━ 63 % 630 B of 1.0 kB, 1 min 15 s left".replace("━" * 15, "━" * 15 + " " * 9),
+        "  c ━━━━━━━━━━━━━━━ 63 % 630 B of 1.0 kB, 1 min 15 s left".replace("━" * 15, "━" * 15 + " " * 10),
         "a note",
     ]
 
