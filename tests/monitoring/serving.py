@@ -22,9 +22,14 @@ def until(check: Callable[[], object]) -> None:
 
 
 def servers() -> list[psutil.Process]:
-    return [
-        child for child in psutil.Process().children() if child.cmdline()[1:] == ["-m", "penstock.monitoring"]
-    ]
+    return [child for child in psutil.Process().children() if _serves(child)]
+
+
+def _serves(process: psutil.Process) -> bool:
+    try:
+        return process.cmdline()[1:] == ["-m", "penstock.monitoring"]
+    except psutil.NoSuchProcess:  # it has ended, and nobody has asked how
+        return False
 
 
 @contextmanager

@@ -6,6 +6,7 @@ capture outlives the pipeline, whose death is what is looked at.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ class SharedCapture:
     """The capture that runs anyway, in the place of one of the pipeline's own."""
 
     capture: Running
+    pid = os.getpid()
 
     def __init__(self, spec: CaptureSpec) -> None: ...
 

@@ -66,6 +66,7 @@ class MappingRefused(PenstockError):
     """What was to be decided about a table cannot be."""
 
     scope = Scope.RUN
+    remedy = "Decide otherwise: the reason says what is in the way"
 
 
 class ServerMissing(PenstockError):
