@@ -7,6 +7,7 @@ import socket
 import stat
 
 import nats as nats_client
+import pytest
 from nats.aio.client import Client
 from nats.errors import Error
 
@@ -49,6 +50,7 @@ def test_a_killed_server_comes_back_with_its_streams(own_nats: NatsServer) -> No
     assert asyncio.run(read(sequence)) == b"kept"
 
 
+@pytest.mark.slow
 def test_three_are_a_cluster() -> None:
     servers = [started_nats() for _ in range(3)]
     try:

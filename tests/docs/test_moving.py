@@ -15,6 +15,7 @@ from tests.docs.shop import Shop
 from tests.pipeline.running import running
 
 
+@pytest.mark.slow
 def test_debeziums_slot_is_taken_over_without_losing_a_change(
     shop: Shop, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

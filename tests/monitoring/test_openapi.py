@@ -65,6 +65,7 @@ def test_nothing_is_found_by_who_needs_no_token(config: Config, tmp_path: Path) 
     finds_nothing(config, tmp_path, SETTINGS, *QUICKLY)
 
 
+@pytest.mark.slow
 def test_nothing_is_found_by_who_has_the_token(behind_token: Config, tmp_path: Path) -> None:
     finds_nothing(behind_token, tmp_path, SETTINGS + KNOWN_TABLE, *QUICKLY, *WITH_TOKEN)
 
