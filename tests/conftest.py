@@ -14,11 +14,14 @@ import os
 import random
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from penstock.embedded.nats import NatsServer
@@ -96,6 +99,15 @@ def _drawn(items: list[pytest.Item], chance: random.Random) -> list[pytest.Item]
 
 def _on_every_server(item: pytest.Item) -> bool:
     return item.path.parent.name in ON_EVERY_SERVER or item.get_closest_marker("every_server") is not None
+
+
+@pytest.fixture(autouse=True)
+def _own_log() -> Iterator[None]:
+    """What a test does to the log of this process ends with it."""
+    hooks = sys.excepthook, threading.excepthook
+    yield
+    structlog.reset_defaults()
+    sys.excepthook, threading.excepthook = hooks
 
 
 @pytest.fixture(scope="session", autouse=True)
