@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,6 +50,8 @@ SUBJECT = "cdc.t.insert"
 SETTINGS = {"ping_interval": "1h"}
 """A pipeline that is held does not answer."""
 ASYNC = "nats-py publish_async"
+LOOK = 0.05
+"""Seconds between looks at the stream: each costs the server something."""
 FETCHED = 1000
 """Messages read at once."""
 
@@ -81,6 +84,7 @@ def cases(rows: int | None) -> Iterator[Case]:
                 closing(JetStream(mode)) as theirs,
                 closing(_Ours(servers, mode, ours, f"nats_{number}")) as pipeline,
             ):
+                theirs.make_stream()
                 yield from _compared(mode, pipeline, _Theirs(servers, theirs), changes)
 
 
@@ -105,12 +109,9 @@ class JetStream:
         state = self.link.run(streams.ask(self.link, f"STREAM.INFO.{STREAM}", request))["state"]
         return int((state.get("subjects") or {}).get(SUBJECT, 0))
 
-    def make_anew(self) -> None:
-        """An empty stream, as a pipeline makes it: it knows no ids."""
-        options = NatsOptions.model_validate(self.keys)
-        self.link.run(streams.made(self.link, options))
-        self.link.run(streams.ask(self.link, f"STREAM.DELETE.{STREAM}"))
-        self.link.run(streams.made(self.link, options))
+    def make_stream(self) -> None:
+        """Make the stream as a pipeline does."""
+        self.link.run(streams.made(self.link, NatsOptions.model_validate(self.keys)))
 
     def last_messages(self, count: int) -> list[Message]:
         return self.link.run(self._last_messages(count), None)
@@ -176,7 +177,7 @@ class _Ours:
                 if time.perf_counter() - began > GIVEN_UP:
                     raise NeverArrived(f"the stream has {stored} of {wanted} messages")
                 self._pipeline.check()
-                time.sleep(0.01)
+                time.sleep(LOOK)
             seconds = time.perf_counter() - began
         self._pipeline.hold()
         return _Run(changes / seconds, usage)
@@ -188,23 +189,31 @@ class _Ours:
 
 @dataclass(frozen=True, slots=True)
 class _Theirs:
+    """Its stream grows as ours does: what it has makes the next message dearer."""
+
     servers: Servers
     jetstream: JetStream
+    _rounds: Iterator[int] = field(default_factory=count)
 
     def raw(self, way: RawWay, messages: Sequence[Message]) -> _Run:
-        self.jetstream.make_anew()
-        pieces = list(way.pieces(messages))
-        with closing(RawConnection(self.jetstream.server)) as connection, self._watched() as usage:
+        pieces = list(way.pieces(self._renamed(messages)))
+        with (
+            self._stored(len(messages)),
+            closing(RawConnection(self.jetstream.server)) as connection,
+            self._watched() as usage,
+        ):
             seconds = connection.publish(way, pieces)
-        self._prove(len(messages))
         return _Run(len(messages) / seconds, usage)
 
     def with_nats_py(self, messages: Sequence[Message]) -> _Run:
-        self.jetstream.make_anew()
-        with self._watched() as usage:
-            seconds = asyncio.run(self._publish_async(messages))
-        self._prove(len(messages))
+        with self._stored(len(messages)), self._watched() as usage:
+            seconds = asyncio.run(self._publish_async(self._renamed(messages)))
         return _Run(len(messages) / seconds, usage)
+
+    def _renamed(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages with ids that the server does not know."""
+        number = next(self._rounds)
+        return [message._replace(id=f"{number:016X}{message.id[16:]}") for message in messages]
 
     async def _publish_async(self, messages: Sequence[Message]) -> float:
         client = Client()
@@ -225,8 +234,11 @@ class _Theirs:
         with watched(self.servers, others=others) as usage:
             yield usage
 
-    def _prove(self, messages: int) -> None:
-        stored = self.jetstream.stored()
+    @contextmanager
+    def _stored(self, messages: int) -> Iterator[None]:
+        before = self.jetstream.stored()
+        yield
+        stored = self.jetstream.stored() - before
         if stored != messages:
             raise NeverArrived(f"the stream has {stored} of {messages} messages")
 

@@ -16,7 +16,7 @@ def test_every_way_stores_all_messages_in_order(way: RawWay) -> None:
     messages = [Message(SUBJECT, f"id {number}", f"payload {number}".encode()) for number in range(2_500)]
     with closing(JetStream(MODES[0])) as jetstream:
         for _ in range(2):  # the second stream knows nothing of the first one's ids
-            jetstream.make_anew()
+            jetstream.make_stream()
             with closing(RawConnection(jetstream.server)) as connection:
                 connection.publish(way, list(way.pieces(messages)))
 
@@ -30,7 +30,7 @@ def test_what_the_server_refuses_is_no_figure() -> None:
     batch = AtomicBatches()
     messages = [Message(SUBJECT, "", b"payload")] * 2
     with closing(JetStream(MODES[0])) as jetstream:
-        jetstream.make_anew()
+        jetstream.make_stream()
         with closing(RawConnection(jetstream.server)) as connection:
             (piece,) = batch.pieces(messages)
             refused = piece._replace(frames=piece.frames.replace(b"Sequence: 2", b"Sequence: 3"))

@@ -25,6 +25,9 @@ from tests.cli.terminal import PENSTOCK, in_terminal
 UNPRIVILEGED = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
 """For root, what everybody else has anyway: permissions hold."""
 
+HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
+"""The cursor of a terminal."""
+
 
 def penstock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*UNPRIVILEGED, sys.executable, "-c", "from penstock.cli import main; main()", *arguments]
@@ -142,6 +145,16 @@ def test_a_watched_status_sees_a_pipeline_begin(database: Database, tmp_path: Pa
         terminal.until("nothing was started yet")
         copying(tmp_path, database)
         terminal.until("1 data sync, 1 ready")
+
+
+def test_a_watched_status_that_is_ended_gives_the_cursor_back(database: Database, tmp_path: Path) -> None:
+    copying(tmp_path, database)
+    with in_terminal(tmp_path, *PENSTOCK, "status", "shop.yml", "--watch", "0.3") as terminal:
+        terminal.until("1 ready")
+        assert HIDDEN in terminal.written
+        terminal.process.terminate()
+        assert terminal.ended() == 0
+        assert terminal.written.rindex(SHOWN) > terminal.written.rindex(HIDDEN)
 
 
 def test_looks_in_a_pipe_follow_each_other(database: Database, tmp_path: Path) -> None:

@@ -167,9 +167,10 @@ def test_the_wheel_and_what_it_asks_for_make_a_demo(built: dict[str, Path], open
     uv = Path(sysconfig.get_path("scripts")) / "uv"
     install = ["pip", "install", "--quiet", "--python", str(scripts / "python")]
     install += ["--constraint", str(ROOT / "requirements.lock")]
+    if run(uv, *install, "--dry-run", "--no-cache", "numpy", folder=open_folder).returncode:
+        pytest.skip("no index answers")
     installed = run(uv, *install, f"penstock[embedded] @ file://{built['.whl']}", folder=open_folder)
-    if installed.returncode:
-        pytest.skip(f"the dependencies cannot be had: {installed.stderr.strip()[-200:]}")
+    assert installed.returncode == 0, installed.stderr
     shown = run(scripts / "penstock", "demo", "--seconds", "5", folder=open_folder)
     assert shown.returncode == 0, shown.stderr + shown.stdout
     assert str(ROOT) not in shown.stdout + shown.stderr

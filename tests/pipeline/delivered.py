@@ -24,7 +24,7 @@ from tests.bed import Database
 from tests.files.consumer import Consumer
 from tests.pipeline.running import difference, to_postgres
 
-TABLES = "t, u, v"
+TABLES = "t, u, v, elsewhere"
 LEDGER = "penstock.streams, penstock.tables, penstock.copies, penstock.copied, penstock.locks"
 
 

@@ -1,8 +1,9 @@
 """Every call that the pipeline makes fails once, before and after its effect, and once it dies there.
 
 The workload is a script: copies, hand-overs, schema changes, reloads, a refused row and its retry, tables
-that come and go. In the end source and destination are equal, for whoever followed all the while and for
-whoever begins then, no table is left in a phase without a way out, and after another start nothing is left.
+that come and go, and that people decide about. In the end source and destination are equal, for whoever
+followed all the while and for whoever begins then, no table is left in a phase without a way out, and after
+another start nothing is left.
 
 A run strikes at a part of all points, each once. `make slow` strikes at every point by itself, one run after
 the other, and prints its number; PENSTOCK_SWEEP="3088341157,240412" repeats those of these numbers.
@@ -18,8 +19,11 @@ from zlib import crc32
 
 import pytest
 
+from penstock.config.mapping import Decision, Placing
 from penstock.model import TableName
 from penstock.model.phases import Phase
+from penstock.pipeline.mapping import TableMapping
+from penstock.pipeline.source_tables import SourceTables
 from penstock.pipeline.table_actions import RELOAD
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
@@ -44,6 +48,12 @@ class Step:
     """At the source, when the snapshot of the step's first copy has been taken."""
     request: tuple[str, str] | None = None
     """What, and of which table."""
+    decision: tuple[str, Decision] | None = None
+    """Of which table, and what."""
+    left_out: frozenset[str] = frozenset()
+    """Tables that nobody captures in this step."""
+    elsewhere: frozenset[str] = frozenset()
+    """Tables that are not to arrive where they are looked for."""
     errored: frozenset[str] = frozenset()
     """Tables that stop for good in this step."""
     restart: bool = False
@@ -105,6 +115,25 @@ STEPS = (
     ),
     Step("retry", ("delete from t where id = 1",), refuse=False, request=("retry", "t")),
     Step(
+        "leave out",
+        ("insert into u values (5, 'unseen')", "insert into t (id) values (302)"),
+        decision=("u", Decision(captured=False)),
+        left_out=frozenset({"u"}),
+    ),
+    Step(
+        "send elsewhere",
+        ("delete from u where n = 4",),
+        decision=("u", Decision(None, {"copy": Placing("public.elsewhere")})),
+        elsewhere=frozenset({"u"}),
+        only="postgres",
+    ),
+    Step(
+        "take back",
+        ("update u set word = 'back' where n = 5",),
+        decision=("u", Decision()),
+        while_copied=("insert into u values (6, 'meanwhile')",),
+    ),
+    Step(
         "change a type",
         ("alter table t alter amount type text using amount || '!'", "insert into t (id) values (400)"),
         while_copied=("insert into t (id, amount) values (401, 'meanwhile')",),
@@ -126,7 +155,7 @@ class Sweep:
         self.bed = bed
         self.faults = bed.faults
         self.faults.begin(way, chosen)
-        self.config = bed.clear()
+        self.config = bed.clear().model_copy(update={"mapping": "database"})
         self.deaths = 0
         self.process: Process | None = None
 
@@ -162,6 +191,10 @@ class Sweep:
         if step.request is not None:
             with self._state() as store:
                 store.request(step.request[0], {"tables": [f"public.{step.request[1]}"]})
+        if step.decision is not None:
+            table, decision = step.decision
+            with self._state() as store:
+                TableMapping(SourceTables(self.config), store).decide(f"public.{table}", None, decision)
         bed.until_captured()
         for _ in range(ROUNDS):
             self.faults.step = step.name if step.restart or self._has_begun() else "start"
@@ -171,7 +204,7 @@ class Sweep:
                 return
         with self._state() as store:
             states = [_told(state) for state in store.tables()]
-        differs = bed.delivered.difference(self._published())
+        differs = bed.delivered.difference(self._published(step.left_out | step.elsewhere))
         pytest.fail(f"not done after {ROUNDS} rounds: {states}\n{differs}")
 
     def _has_begun(self) -> bool:
@@ -198,7 +231,7 @@ class Sweep:
         if process is None or process.store is None or process.pipeline._waiting or self.bed.during:
             return False
         states = {state.name.name: state for state in process.store.tables()}
-        if set(states) != {name.name for name in self._published()}:
+        if set(states) != {name.name for name in self._published(step.left_out)}:
             return False
         if not all(_rests(state, name in step.errored) for name, state in states.items()):
             return False
@@ -213,11 +246,11 @@ class Sweep:
             return False
         if step.errored:
             return captured is not None
-        return not self.bed.delivered.difference(self._published())
+        return not self.bed.delivered.difference(self._published(step.left_out | step.elsewhere))
 
-    def _published(self) -> list[TableName]:
+    def _published(self, but: frozenset[str] = frozenset()) -> list[TableName]:
         rows = self.bed.source.query("select relname from pg_class where relname in ('t', 'u', 'v')")
-        return [TableName("public", name) for (name,) in rows]
+        return [TableName("public", name) for (name,) in rows if name not in but]
 
     def _state(self) -> Store:
         return Store.open(self.config.state.url.get_secret_value(), "test", exclusive=False)

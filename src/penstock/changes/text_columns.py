@@ -23,6 +23,7 @@ Array = TypeVar("Array", bound=npt.NDArray[Any])
 
 NULL = -1
 """In the place of a row, or of where a text starts."""
+_MOST_DIGITS = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,14 @@ class TextColumn:
     def of(cls, values: pa.StringArray) -> TextColumn:
         """Return an array as a column."""
         return TextRows(values, np.arange(len(values))).column(0)
+
+    @classmethod
+    def decimal(cls, numbers: Int64s) -> TextColumn:
+        """Return numbers that are not below 0, in decimal."""
+        text = np.empty(len(numbers) * _MOST_DIGITS, np.uint8)
+        starts, stops = np.empty((2, len(numbers)), np.int64)
+        size = _write_decimals(frozen(numbers), text, starts, stops)
+        return cls(frozen(text), starts, stops, size)
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -124,3 +133,21 @@ def _pick(
                 text[at] = source[place]
                 at += np.uintp(1)
         offsets[row + 1] = at
+
+
+@kernel
+def _write_decimals(numbers: Int64s, text: Bytes, starts: Int64s, stops: Int64s) -> int:
+    """Write each to the end of a place of its own; returns how many bytes they have."""
+    size = 0
+    for row in range(len(numbers)):
+        stops[row] = at = (row + 1) * _MOST_DIGITS
+        left = numbers[row]
+        while True:
+            at -= 1
+            text[at] = 48 + left % 10
+            left //= 10
+            if left == 0:
+                break
+        starts[row] = at
+        size += stops[row] - at
+    return size

@@ -53,6 +53,7 @@ def status(
 
     Example: penstock status shop.yaml --json | jq '.destinations[].tables[] | select(.error)'
     """
+    from penstock.cli.ending import Ending
     from penstock.config import load
 
     loaded = load(config)
@@ -62,10 +63,11 @@ def status(
         if watch is None:
             _once(loaded, console, as_json=as_json)
         elif console.is_terminal and not as_json:
-            _redraw(loaded, watch)
+            with Ending():  # or a terminal whose command was killed has no cursor any more
+                _redraw(loaded, watch)
         else:
             _repeat(loaded, console, watch, as_json=as_json)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Exit):
         if watch is None:
             raise
         raise typer.Exit from None  # that is how one leaves it

@@ -204,7 +204,7 @@ class ChangeMessages:
         """Add what a message says of the change itself; returns the ids."""
         operation = NUMBERS[np.asarray(changes["op"])]
         commit_lsn, lsn = lsn_text(np.asarray(changes["commit_lsn"])), lsn_text(np.asarray(changes["lsn"]))
-        seq, xid = changes["seq"].cast(pa.string()), changes["xid"].cast(pa.string())
+        seq, xid = (TextColumn.decimal(np.asarray(changes[name])) for name in ("seq", "xid"))
         ids = self._ids(commit_lsn, seq, operation)
         self._add_column(message, "msg_id", ids)
         message.choice(self._of_operation, operation)
@@ -215,16 +215,18 @@ class ChangeMessages:
         self._add_column(message, "committed_at", time_text(changes["committed_at"]))
         return ids
 
-    def _ids(self, commit_lsn: pa.StringArray, seq: pa.StringArray, operation: Int64s) -> pa.StringArray:
+    def _ids(self, commit_lsn: pa.StringArray, seq: TextColumn, operation: Int64s) -> pa.StringArray:
         ids = Joiner(len(seq))
         ids.constant(self._id_prefix)
         ids.texts(TextColumn.of(commit_lsn))
         ids.constant(b"-")
-        ids.texts(TextColumn.of(seq))
+        ids.texts(seq)
         ids.choice(self._id_ends, operation)
         return ids.joined().texts()
 
-    def _add_column(self, message: Joiner, field: str, text: pa.StringArray, type: ColumnType = TEXT) -> None:
+    def _add_column(
+        self, message: Joiner, field: str, text: pa.StringArray | TextColumn, type: ColumnType = TEXT
+    ) -> None:
         self._add_field(message, field)
         message.values(encoded(text, type, self._encoding))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from penstock.changes.joined import Joiner
 from penstock.changes.text_columns import TextColumn
@@ -40,14 +39,14 @@ def fast_frames(messages: Messages, reply: bytes, first: int) -> bytes:
     """Return messages of a fast batch, of which they are number `first` and following. Each has its id."""
     frames = _begun(messages)
     frames.constant(b" " + reply)
-    frames.texts(_decimal(np.arange(first, first + len(messages))))
+    frames.texts(TextColumn.decimal(np.arange(first, first + len(messages))))
     frames.choice([_START, _APPEND], np.minimum(np.arange(first - 1, first - 1 + len(messages)), 1))
     return _ended(frames, messages, _Header(_VERSION + _ID, TextColumn.of(messages.ids)))
 
 
 def atomic_frames(messages: Messages, batch: str) -> bytes:
     """Return messages of an atomic batch, from its first one on."""
-    numbers = _decimal(np.arange(1, len(messages) + 1))
+    numbers = TextColumn.decimal(np.arange(1, len(messages) + 1))
     before = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: ".encode()
     frames = _begun(messages)
     frames.constant(b" ")
@@ -71,16 +70,12 @@ def _begun(messages: Messages) -> Joiner:
 
 def _ended(frames: Joiner, messages: Messages, header: _Header) -> bytes:
     lengths = header.lengths()
-    frames.texts(_decimal(lengths))
+    frames.texts(TextColumn.decimal(lengths))
     frames.constant(b" ")
-    frames.texts(_decimal(lengths + messages.ends - messages.starts))
+    frames.texts(TextColumn.decimal(lengths + messages.ends - messages.starts))
     frames.constant(b"\r\n" + header.before)
     frames.texts(header.text)
     frames.constant(_END)
     frames.texts(TextColumn(messages.payload, messages.starts, messages.ends, 0))
     frames.constant(b"\r\n")
     return frames.joined().data.tobytes()
-
-
-def _decimal(numbers: Int64s) -> TextColumn:
-    return TextColumn.of(pa.array(numbers).cast(pa.string()))

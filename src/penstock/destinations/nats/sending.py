@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -111,7 +110,8 @@ class FastBatch(Sending):
 
     async def open(self) -> None:
         await super().open()
-        self.reply = f"{self.inbox}.{uuid.uuid4().hex}.{FLOW}.fail.".encode()
+        # The last part of an inbox is as good a name for the batch as another; each message repeats it.
+        self.reply = f"{self.inbox}.{FLOW}.fail.".encode()
 
     async def send(self, frames: bytes, count: int) -> None:
         await self.write(frames)
