@@ -62,7 +62,7 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a slice, a record batch at a time. Runs on executors."""
     try:
         for rows in read_batches(part.path, part.first_batch, part.batches, part.columns):
-            kept = rows if part.after is None else _from(rows, part.after)
+            kept = rows if part.after is None else rows_from(rows, part.after)
             if kept.num_rows:
                 yield kept
     except (OSError, pa.ArrowInvalid) as error:
@@ -73,6 +73,6 @@ def read_slice(part: Slice) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _from(rows: pa.RecordBatch, position: Lsn) -> pa.RecordBatch:
+def rows_from(rows: pa.RecordBatch, position: Lsn) -> pa.RecordBatch:
     """Return the rows, which are in the order of their commits, from a position on, without copying."""
     return rows.slice(int(np.searchsorted(rows["commit_lsn"].to_numpy(), position.value)))

@@ -16,11 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.changes import unreadable
 from penstock.changes.events import PlacedRow, placed_rows, transactions
-from penstock.changes.slices import Slice, read_slice
+from penstock.changes.slices import Slice, read_slice, rows_from
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
@@ -122,7 +121,7 @@ def meant_rows(changes: TableChanges, run: Run) -> Iterator[tuple[TableSchema, p
     for part in run.slices:
         for rows in read_slice(part):
             if part.after is None or part.after < changes.start:
-                rows = rows.filter(pc.greater_equal(rows["commit_lsn"], changes.start.value))
+                rows = rows_from(rows, changes.start)
             if changes.copied is not None:
                 rows = rows.filter(pa.array(~changes.copied.sees(rows["xid"].to_numpy())))
             if rows.num_rows:
