@@ -30,11 +30,12 @@ def test_two_pipelines_share_a_stream(
         configuration(
             tmp_path / name,
             database,
-            to_nats(nats, delivery=delivery),
+            # In one process they would share the connection, and the name of the query.
+            to_nats(nats, delivery=delivery) | {"name": name, "servers": [nats.url] * number},
             pipeline=name,
             sources=[{"name": "source", "dsn": database.dsn, "tables": {"include": [f"public.{name}"]}}],
         )
-        for name in names
+        for number, name in enumerate(names, 1)
     ]
     with running(files[0], spark) as ours, running(files[1], spark) as theirs:
         ours.until_phase(Phase.READY, "public.ours")
