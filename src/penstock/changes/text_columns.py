@@ -49,6 +49,14 @@ class TextColumn:
         size = _write_decimals(frozen(numbers), text, starts, stops)
         return cls(frozen(text), starts, stops, size)
 
+    def with_first(self, value: bytes) -> TextColumn:
+        """Return the column with another value in its first row."""
+        text = frozen(np.concatenate([self.text, bytes_of(value)]))
+        starts, stops = self.starts.copy(), self.stops.copy()
+        size = self.size - int(stops[0] - starts[0]) + len(value)
+        starts[0], stops[0] = len(self.text), len(text)
+        return TextColumn(text, starts, stops, size)
+
     def __len__(self) -> int:
         return len(self.starts)
 

@@ -44,9 +44,12 @@ def fast_frames(messages: Messages, reply: bytes, first: int) -> bytes:
     return _ended(frames, messages, _Header(_VERSION + _ID, TextColumn.of(messages.ids)))
 
 
-def atomic_frames(messages: Messages, batch: str) -> bytes:
-    """Return messages of an atomic batch, from its first one on."""
+def atomic_frames(messages: Messages, batch: str, behind: int | None) -> bytes:
+    """Return messages of an atomic batch, from its first one on, to be stored right behind a message of the
+    stream; None: wherever it ends."""
     numbers = TextColumn.decimal(np.arange(1, len(messages) + 1))
+    if behind is not None:
+        numbers = numbers.with_first(f"1\r\nNats-Expected-Last-Sequence: {behind}".encode())
     before = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: ".encode()
     frames = _begun(messages)
     frames.constant(b" ")

@@ -11,6 +11,12 @@ says how far the source is (`positions`). A group is stored only if the group be
 that nothing is doubled and nobody else writes; what a position says is not published again. A transaction
 that is larger than a group comes in several.
 
+Several groups are on their way at once, and each names the message that it comes behind before anybody knows
+which that will be: it follows from how many were sent. Where others write to the stream as well it is another
+one, and it may be just where a later group expects the one before it. So the first group is waited for, and
+those behind it are stored only where the stream ends as expected: if others write meanwhile, all that are
+left are refused, and the next attempt begins with the first of them.
+
 Runs on executors.
 """
 
@@ -132,11 +138,9 @@ class _Atomically:
 
     def publish(self, messages: Iterator[Messages]) -> NatsPosition:
         with _opened(self._link, self._batches) as batches:
-            for group, complete in self._groups(self._new(messages)):
-                self._send(group, complete=complete)
+            for number, (group, complete) in enumerate(self._groups(self._new(messages))):
+                self._send(group, complete=complete, alone=number == 0)
             self._link.run(batches.end(), None)
-            if batches.last_sequence:
-                self._position = self._position.at(batches.last_sequence)
         return self._position
 
     def _new(self, messages: Iterator[Messages]) -> Iterator[Messages]:
@@ -172,12 +176,17 @@ class _Atomically:
                 return int(whole[0]), True
         return (self._most, False) if len(held) > self._most else None
 
-    def _send(self, group: Messages, *, complete: bool) -> None:
+    def _send(self, group: Messages, *, complete: bool, alone: bool) -> None:
+        """Send a group behind the one before; or `alone`, wherever the stream ends, and wait for it."""
         reply, count = self._batches.next_reply(), len(group) + 1
         batch = f"{self._position.source}-{self._batches.inbox.rpartition('.')[2]}-{reply.rpartition('.')[2]}"
         following = self._position.after(group.last, count, complete=complete)
-        frames = atomic_frames(group, batch) + position_frame(
+        behind = None if alone else self._position.last_sequence
+        frames = atomic_frames(group, batch, behind) + position_frame(
             self._position, following, batch, count, reply, self._way.kept
         )
         self._link.run(self._batches.send(frames, reply, count), None)
+        if alone:
+            self._link.run(self._batches.end(), None)
+            following = following.at(self._batches.last_sequence)
         self._position = following
