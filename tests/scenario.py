@@ -140,11 +140,14 @@ class Workload:
             time.sleep(seconds)
 
     @contextmanager
-    def running(self, writers: int = 2) -> Iterator[None]:
-        """Several writers at work; they outlive a server's restart. Their errors are raised at the end."""
+    def running(self, writers: int = 2, pause: float = 0) -> Iterator[None]:
+        """Several writers at work, with a pause after each transaction; they outlive a server's restart.
+        Their errors are raised at the end."""
         stop = threading.Event()
         with ThreadPoolExecutor(writers) as pool:
-            started = [pool.submit(self._write_until, stop, next(self._numbers)) for _ in range(writers)]
+            started = [
+                pool.submit(self._write_until, stop, next(self._numbers), pause) for _ in range(writers)
+            ]
             try:
                 yield
             finally:
@@ -152,7 +155,7 @@ class Workload:
         for writer in started:
             self.done += writer.result()
 
-    def _write_until(self, stop: threading.Event, number: int) -> Counter[str]:
+    def _write_until(self, stop: threading.Event, number: int, pause: float) -> Counter[str]:
         done: Counter[str] = Counter()
         writer = Writer(self.database, self._published, Random(f"{self._seed}/{number}"), done, number)
         while not stop.is_set():
@@ -160,6 +163,7 @@ class Workload:
                 with writer.connected():
                     while not stop.is_set():
                         writer.transaction(EXPECTED + RACES)
+                        stop.wait(pause)
             except (psycopg.OperationalError, ConnectionFailed):
                 done["lost connection"] += 1
                 stop.wait(0.1)

@@ -21,6 +21,9 @@ from tests.capture.running import eventually, running, spec_for
 from tests.checker import Ledger, Replica
 from tests.scenario import Workload
 
+PAUSE = 0.02
+"""Seconds between the transactions of a writer: how much is compared does not hang on how long all takes."""
+
 
 def follow(spark: SparkSession, spool: Path, folder: Path, *, available_now: bool = False) -> StreamingQuery:
     changes = spark.readStream.format("postgres_cdc").option("spool", str(spool)).load()
@@ -54,7 +57,7 @@ def check_through_spark(spark: SparkSession, database: Database, folder: Path, s
     chance = random.Random(seed)
     with running(spec):
         pass
-    with workload.running(writers=2):
+    with workload.running(writers=2, pause=PAUSE):
         query = follow(spark, spec.spool, folder)
         for kill in range(kills):
             process = CaptureProcess(spec)
