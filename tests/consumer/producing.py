@@ -148,9 +148,9 @@ class Producer:
         await self._describe(table)
         self._say(table, "SCHEMA", table.document())
 
-    def reset(self, table: ModelTable) -> None:
-        about = {"table": table.token, "relation_id": int(table.schema.id), "source": SOURCE}
-        self._say(table, "RESET", about | {"reason": "it came back"})
+    def reset(self, table: ModelTable, *, named: bool = True) -> None:
+        about = {"table": table.token, "relation_id": int(table.schema.id), "reason": "it came back"}
+        self._say(table, "RESET", about | ({"schema": str(table.schema.name)} if named else {}))
 
     async def _describe(self, table: ModelTable) -> None:
         """Versions are counted by name, and a description that is as before is not put again."""

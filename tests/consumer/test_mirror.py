@@ -270,13 +270,33 @@ def test_a_table_that_the_stream_does_not_name_is_called_as_the_bucket_says(
         del producer.tables["a"]
         await producer.redescribe(other, replace(other.schema, name=TableName("public", "a")))
         await producer.publish()
-        producer.reset(one)
+        producer.reset(one, named=False)
         at = producer.begin()
         producer.insert(at, one, row(3))
         producer.commit(at)
         await producer.publish()
         one.schema = replace(one.schema, name=TableName("public", "c"))
         await producer.add(one)
+        await stage.check()
+
+    staged(nats, tmp_path, scenario)
+
+
+def test_tables_that_are_reset_under_other_names(nats: NatsServer, tmp_path: Path) -> None:
+    """Nothing else tells their names: no change came under them."""
+
+    async def scenario(stage: Stage) -> None:
+        producer, one, other = stage.producer, items(1, "a"), items(2, "b")
+        await producer.add(one, other)
+        one.rows, other.rows = [row(1)], [row(2)]
+        await stage.check()
+        one.schema, other.schema = (
+            replace(table.schema, name=like.schema.name) for table, like in ((one, other), (other, one))
+        )
+        await producer.add(one, other)
+        producer.reset(one)
+        producer.reset(other)
+        await producer.publish()
         await stage.check()
 
     staged(nats, tmp_path, scenario)

@@ -9,9 +9,9 @@ A change is applied exactly if it is in neither what was applied before (`commit
 - a change does not fit: a column too many or too few, a row that is not there, or is there already.
 
 A table is known by its oid, under whatever name its changes come, and keeps its rows when it is renamed.
-Names are as its descriptions tell them, in the stream's order: a table that is described anew takes its name
-from who had it. A row tells no name: it does not say of which schema, and may come again long after its table
-was renamed. What comes twice ends as it did the first time.
+Names are as descriptions and resets tell them, in the stream's order: a table takes its name from who had it.
+A row tells no name: it does not say of which schema, and may come again long after its table was renamed.
+What comes twice ends as it did the first time.
 """
 
 from __future__ import annotations
@@ -112,12 +112,11 @@ class Applier:
             self._changed.pop(table.relation, None)
         return None
 
-    def call(self, table: MirroredTable, description: TableDescription) -> None:
+    def call(self, table: MirroredTable, token: str, name: str) -> None:
         """Let a table be called so, and no other."""
-        if (table.token, table.name) == (description.token, description.name):
-            return
-        self._free(description.token, table.relation)
-        self._file.call(table, description.token, description.name)
+        if (table.token, table.name) != (token, name):
+            self._free(token, table.relation)
+            self._file.call(table, token, name)
 
     def _replay(self, table: MirroredTable, entry: StreamEntry) -> None:
         event = self._read(entry)
@@ -141,8 +140,8 @@ class Applier:
         table = self._file.tables.get(event.relation)
         if table is None:
             return self._begun(holder, event)
-        if isinstance(event, TableRedescribed):
-            self.call(table, event.table)
+        if (told := _told_name(event)) is not None:
+            self.call(table, *told)
         if table.state is MirrorState.LEFT_OUT:
             return self._chosen_at_last(table)
         if table.state is MirrorState.LOADING:
@@ -159,9 +158,9 @@ class Applier:
         if _is_late(event, holder):
             return {}
         table = MirroredTable(event.relation)
-        if isinstance(event, TableRedescribed):
-            self._free(event.table.token, event.relation)
-            table.token, table.name = event.table.token, event.table.name
+        if (told := _told_name(event)) is not None:
+            table.token, table.name = told
+            self._free(table.token, event.relation)
             if not self._is_chosen(table.name):
                 table.state = MirrorState.LEFT_OUT
         self._load(table)
@@ -241,6 +240,15 @@ class Applier:
         self._changed.pop(table.relation, None)
         self._file.empty_aside(table.relation)
         self._file.save(table)
+
+
+def _told_name(event: TableEvent) -> tuple[str, str] | None:
+    """What an event says that its table is called now, in subjects and by the source."""
+    if isinstance(event, TableRedescribed):
+        return event.table.token, event.table.name
+    if isinstance(event, TableReset) and event.name is not None:
+        return event.table, event.name
+    return None
 
 
 def _is_late(event: TableEvent, holder: MirroredTable | None) -> bool:

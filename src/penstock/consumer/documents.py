@@ -158,10 +158,13 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class TableReset:
-    """Changes may be missing before this: a copy of the table is void unless it was taken later."""
+    """Changes may be missing before this: a copy of the table is void unless it was taken later. It says what
+    the table is called now."""
 
     sequence: int
     table: str
+    name: str | None
+    """`schema.table`"""
     source: str
     relation_id: int
     lsn: str
@@ -205,8 +208,9 @@ def event(sequence: int, message: Mapping[str, Any]) -> FeedEvent | None:
     if operation == "SCHEMA":
         return TableRedescribed(sequence, TableDescription.of(message), message["lsn"])
     if operation == "RESET":
-        where = message["table"], message["source"], message["relation_id"], message["lsn"]
-        return TableReset(sequence, *where, message.get("reason") or "")
+        named = message["table"], message.get("schema")
+        where = message["source"], message["relation_id"], message["lsn"]
+        return TableReset(sequence, *named, *where, message.get("reason") or "")
     return MessageLogged(sequence, message) if operation == "MESSAGE" else None
 
 

@@ -121,7 +121,7 @@ class _Keeper:
             table = self._file.tables.get(description.relation)
             if table is not None:
                 with self._file.transaction():
-                    self._applier.call(table, description)
+                    self._applier.call(table, description.token, description.name)
 
     async def _choose(self) -> None:
         """Begin with tables that are chosen and not here yet; remove those that no longer are."""
@@ -167,7 +167,8 @@ class _Keeper:
         with self._file.transaction():
             while named := [table for table in self._nameless() if table.relation in described]:
                 for table in named:  # who loses his name thereby is named in the next round
-                    self._applier.call(table, described[table.relation])
+                    told = described[table.relation]
+                    self._applier.call(table, told.token, told.name)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_AFTER_NAMELESS
             undescribed = {table.relation for table in nameless if table.relation not in described}
