@@ -112,7 +112,8 @@ class Replica(Rebuild):
                 case "add", column, value:
                     table.become((*table.columns, column), table.key, value)
                 case "drop", column:
-                    table.become(tuple(c for c in table.columns if c != column), table.key)
+                    key = () if column in table.key else table.key  # which goes with it
+                    table.become(tuple(c for c in table.columns if c != column), key)
                 case "rename", column, to:
                     table.columns = tuple(to if c == column else c for c in table.columns)
                     table.key = tuple(to if c == column else c for c in table.key)
