@@ -7,7 +7,7 @@
 // A browser needs the same lines, without `ws`. For a destination with `encoding: json`, decode is JSON.parse.
 import { Decoder } from "@msgpack/msgpack";
 import { DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
-import { wsconnect } from "@nats-io/nats-core";
+import { createInbox, wsconnect } from "@nats-io/nats-core";
 import WebSocket from "ws";
 
 globalThis.WebSocket ??= WebSocket; // Node has its own from version 22 on
@@ -36,13 +36,22 @@ async function* messages(stream, subject, after) {
 
 async function loadSnapshot(rows, keyOf) {
   const before = await lastSequence("INIT");
-  const answer = decode(await connection.request(`snapshot.request.${table}`, "", { timeout: 10_000 }));
-  if (answer.error) throw new Error(answer.error);
+  // Asked again under the same id, a pipeline that was restarted meanwhile promises another one; any will do.
+  const request = JSON.stringify({ request_id: createInbox() });
+  const promised = new Set();
+  const ask = async () => {
+    const answer = decode(await connection.request(`snapshot.request.${table}`, request, { timeout: 10_000 }));
+    if (answer.error) throw new Error(answer.error);
+    promised.add(answer.snapshot_id);
+  };
+  await ask();
+  const asking = setInterval(() => ask().catch(() => {}), 30_000);
   let info;
   for await (const message of messages("INIT", `init.meta.${table}`, before)) {
     info = decode(message);
-    if (info.snapshot_id === answer.snapshot_id) break;
+    if (promised.has(info.snapshot_id)) break;
   }
+  clearInterval(asking);
   const key = keyOf(info);
   let chunks = 0;
   const subject = `init.snap.${table}.${info.snapshot_id}.*`;

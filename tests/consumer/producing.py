@@ -93,6 +93,16 @@ class Transaction:
     changes: list[tuple[ModelTable, dict[str, Any]]] = field(default_factory=list)
 
 
+@dataclass
+class Promise:
+    """A snapshot that will be made for a request."""
+
+    snapshot_id: str
+    table: str
+    message: Msg
+    is_given: bool = False
+
+
 class Producer:
     """Publishes to the streams of one server."""
 
@@ -108,6 +118,10 @@ class Producer:
         self.answer_pause = 0.0
         self.snapshots = 0
         """How many were asked for."""
+        self.forgets = 0
+        """So many of the next ones are promised and not made."""
+        self._promises: dict[str, Promise] = {}
+        """By the id of the request, while the snapshot is to come."""
         self.refusal = ""
         self._next_xid = FIRST_XID
         self._lsn = 0x0FFF_FF00
@@ -260,22 +274,35 @@ class Producer:
             await stream.publish(subject, message)
 
     async def _asked(self, message: Msg) -> None:
-        self.snapshots += 1
         asked = message.subject.split(".")[2]
         error = self.refusal or ("" if asked in self.tables else "there is no such table")
         if error:
             await message.respond(self.encoded({"error": error, "table": asked}))
             return
-        snapshot_id = f"s{self.snapshots}"
-        task = asyncio.create_task(self._answered(message, asked, snapshot_id))
+        task = asyncio.create_task(self._answered(message, asked))
         self._answers.add(task)
 
-    async def _answered(self, message: Msg, asked: str, snapshot_id: str) -> None:
+    async def _answered(self, message: Msg, asked: str) -> None:
+        request_id = _given_id(message.data)
+        if promise := self._promises.get(request_id):
+            promise.message = message
+            if promise.is_given:
+                await self._give(promise)
+            return
+        self.snapshots += 1
+        promise = self._promises[request_id] = Promise(f"s{self.snapshots}", asked, message)
         await asyncio.sleep(self.answer_pause)
-        answer = {"snapshot_id": snapshot_id, "table": asked, "status": "queued"}
-        await message.respond(self.encoded(answer))
-        if asked in self.tables:
-            await self._snapshot(self.tables[asked], snapshot_id)
+        await self._give(promise)
+        if self.forgets:
+            self.forgets -= 1
+        elif asked in self.tables:
+            await self._snapshot(self.tables[asked], promise.snapshot_id)
+        del self._promises[request_id]
+
+    async def _give(self, promise: Promise) -> None:
+        promise.is_given = True
+        answer = {"snapshot_id": promise.snapshot_id, "table": promise.table, "status": "queued"}
+        await promise.message.respond(self.encoded(answer))
 
     async def _snapshot(self, table: ModelTable, snapshot_id: str) -> None:
         running = sorted(transaction.xid for transaction in self._open)
@@ -320,6 +347,12 @@ class Producer:
 
     def lsn(self) -> str:
         return f"{self._lsn >> 32:08X}/{self._lsn & 0xFFFFFFFF:08X}"
+
+
+def _given_id(request: bytes) -> str:
+    """Of a request in JSON or MessagePack."""
+    document = json.loads(request) if request.startswith(b"{") else msgpack.unpackb(request)
+    return str(document["request_id"])
 
 
 def _changed(

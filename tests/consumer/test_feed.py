@@ -139,25 +139,49 @@ def test_who_is_not_let_in_is_told_so_however_the_server_hangs_up(nats: NatsServ
     asyncio.run(play())
 
 
-def test_a_request_is_waited_for_while_others_are_served(
-    nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "PATIENCE", 0.4)
     monkeypatch.setattr(snapshots, "_LOOK", 0.1)
 
+
+async def caught_up_while_others_are_served(stage: Stage) -> None:
+    """The stream of snapshots never stands still."""
+    catching_up = asyncio.create_task(stage.catch_up())
+    async with asyncio.timeout(20):
+        while not catching_up.done():
+            await stage.producer.client.jetstream().publish("init.snap.another.1.1", b"")
+            await asyncio.sleep(0.1)
+    await catching_up
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_snapshot_that_takes_its_time_is_waited_for(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         producer = stage.producer
         producer.answer_pause = 1.0
+        producer.snapshot_pause = 1.5
         await producer.add(items())
-        catching_up = asyncio.create_task(stage.catch_up())
-        while not catching_up.done():
-            await producer.client.jetstream().publish("init.snap.another.1.1", b"")
-            await asyncio.sleep(0.1)
-        await catching_up
+        await caught_up_while_others_are_served(stage)
         assert producer.snapshots == 1
+        producer.answer_pause = 10.0
         producer.reset(producer.tables["items"])
         await producer.publish()
         with pytest.raises(SnapshotUnanswered, match="nobody answers"):
             await stage.catch_up()
+
+    staged(nats, tmp_path, scenario)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_snapshot_that_was_forgotten_is_asked_for_again(nats: NatsServer, tmp_path: Path) -> None:
+    """By a pipeline that was killed, and goes on to make those of others."""
+
+    async def scenario(stage: Stage) -> None:
+        stage.producer.forgets = 2
+        await stage.producer.add(items())
+        await caught_up_while_others_are_served(stage)
+        assert stage.producer.snapshots == 3
+        await stage.check()
 
     staged(nats, tmp_path, scenario)

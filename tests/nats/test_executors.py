@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.cli.nats_destination import consumer_access, nats_options
+from penstock.cli.snapshot import made
 from penstock.config import load
-from penstock.destinations.nats.asking import ask_for_snapshot
-from penstock.destinations.nats.options import NatsOptions
 from penstock.embedded.nats import NatsServer
-from penstock.model import TableName
 from tests.bed import Database
 from tests.capture.running import eventually
 from tests.nats.reading import Read, read_all
 from tests.nats.test_pipeline import to_nats
 from tests.pipeline.running import configuration
 from tests.pipeline.test_kills import Supervised
-
-T = TableName("public", "t")
 
 
 @pytest.mark.slow
@@ -48,10 +46,10 @@ def test_tasks_publish_in_the_order_of_the_source(
             "insert into u select generate_series(1, 5000)"
         )
         found = eventually(inserted, 120)
-        made = ask_for_snapshot(load(file).destinations[0].settings(NatsOptions), T, lambda _: None)
+        info = asyncio.run(made(consumer_access(nats_options(load(file), None)), "t", "public.t"))
     finally:
         code = pipeline.stop()
     assert code == 0, pipeline.said()
     assert [message.body["table"] for message in found] == ["t"] * 30_000 + ["u"] * 5_000
     assert [message.body["data"]["id"] for message in found[:30_000]] == list(range(1, 30_001))
-    assert made["row_count"] == 30_000
+    assert info.row_count == 30_000

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.cli.mirror import consumer_access
-from penstock.cli.nats_destination import nats_options
+from penstock.cli.nats_destination import consumer_access, nats_options
 from penstock.config import load
 from penstock.consumer import Mirror
 from penstock.embedded.nats import NatsServer

@@ -13,8 +13,7 @@ from penstock.cli import patterns
 from penstock.cli.arguments import ConfigFile, table_names
 
 if TYPE_CHECKING:
-    from penstock.consumer import ConsumerAccess, Mirror
-    from penstock.destinations.nats.options import NatsOptions
+    from penstock.consumer import Mirror
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SQLITE = "sqlite:///"
@@ -42,7 +41,7 @@ def mirror(
     """
     path = _path(to)
     patterns.check(table or [])
-    from penstock.cli.nats_destination import nats_options
+    from penstock.cli.nats_destination import consumer_access, nats_options
     from penstock.config import load
     from penstock.consumer import Mirror
 
@@ -50,26 +49,6 @@ def mirror(
     number = asyncio.run(_run(Mirror(access, path, table or [], _tell), once))
     if number:
         raise typer.Exit(128 + number)
-
-
-def consumer_access(options: NatsOptions) -> ConsumerAccess:
-    """Return how consumers reach what the destination publishes. With secrets in it: not for any output."""
-    from penstock.consumer import ConsumerAccess, TlsFiles
-
-    access, tls = options.access(), options.tls
-    return ConsumerAccess(
-        servers=access.servers,
-        user=access.user,
-        password=access.password,
-        token=access.token,
-        creds_file=options.creds_file,
-        nkey_file=options.nkey_file,
-        tls=TlsFiles(tls.ca_file, tls.cert_file, tls.key_file) if tls else None,
-        stream=options.stream,
-        init_stream=options.init_stream,
-        schema_bucket=options.schema_bucket,
-        encoding=options.encoding,
-    )
 
 
 async def _run(mirror: Mirror, once: bool) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli.arguments import ConfigFile, table_names
+
+if TYPE_CHECKING:
+    from penstock.consumer import ConsumerAccess, SnapshotInfo
 
 
 def snapshot(
@@ -25,22 +29,29 @@ def snapshot(
 
     Example: penstock snapshot shop.yaml public.orders
     """
-    from penstock.cli.nats_destination import nats_options
+    from penstock.cli.nats_destination import consumer_access, nats_options
     from penstock.config import load
-    from penstock.destinations.nats.asking import ask_for_snapshot
     from penstock.destinations.nats.subjects import token
     from penstock.model import TableName
     from penstock.model.text import printable
 
-    options = nats_options(load(config), destination)
+    access = consumer_access(nats_options(load(config), destination))
     for text in tables:
-        table = TableName.parse(text)
-        made = ask_for_snapshot(options, table, partial(_began, text))
-        subject = f"init.snap.{token(table)}.{made['snapshot_id']}.*"
-        print(printable(f"{text}: {made['row_count']} rows in {made['batch_count']} messages, {subject}"))
+        name = token(TableName.parse(text))
+        info = asyncio.run(made(access, name, text))
+        subject = f"init.snap.{name}.{info.snapshot_id}.*"
+        print(printable(f"{text}: {info.row_count} rows in {info.batch_count} messages, {subject}"))
 
 
-def _began(table: str, id: str) -> None:
+async def made(access: ConsumerAccess, token: str, table: str) -> SnapshotInfo:
+    """Ask for a snapshot, and return what is said of it when it is there."""
+    from penstock.consumer import Feed
+
+    async with Feed.open(access) as feed, feed.snapshots(token).taken(partial(_began, table)) as (info, _):
+        return info
+
+
+def _began(table: str, snapshot_id: str) -> None:
     from penstock.model.text import printable
 
-    print(printable(f"{table}: {id} is being made"), flush=True)
+    print(printable(f"{table}: {snapshot_id} is being made"), flush=True)

@@ -1,20 +1,20 @@
 """Snapshots of a table: asked for, waited for, read chunk by chunk.
 
-Whoever prepares snapshots may be restarted and forget what it was asked. So a request is repeated when the
-stream of snapshots has stood still for some time, and any answer to any of the requests will do.
+Whoever prepares snapshots may be restarted and forget what it was asked. So a request is repeated now and
+then, under the same id: it is answered with the snapshot that is being made for it, or, where it was
+forgotten, with a new one. Any of those that were promised will do.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
 import nats.errors
 from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.js.kv import KeyValue
 
 from penstock.consumer.access import ConsumerAccess
@@ -26,10 +26,10 @@ from penstock.model.errors import SnapshotRefused, SnapshotUnanswered
 Rows = list[dict[str, Any]]
 
 PATIENCE = 30.0
-"""Seconds without anything new in the stream of snapshots, until the snapshot is asked for again."""
+"""Seconds until the snapshot is asked for again."""
 _LOOK = 5.0
-_LONGEST_QUEUE = 86_400.0
 _MOST_REQUESTS = 5
+"""That nobody answers, one after the other."""
 _PAUSE = 0.5
 _OUTAGE_LOOKS = 20
 
@@ -46,82 +46,76 @@ class SnapshotReader:
         self._dictionaries = Dictionaries(bucket, token)
         self._token = token
         self._name = name or token
-        self._requested: set[str] = set()
 
     @asynccontextmanager
-    async def taken(self) -> AsyncIterator[tuple[SnapshotInfo, AsyncIterator[Rows]]]:
-        """Ask for a snapshot, and give it when it is whole: what it is, and its rows. Raises SnapshotRefused,
-        SnapshotUnanswered; the rows raise it, too, when they are not all there."""
-        before = (await stream_facts(self._client, self._stream)).last
-        info = await self._awaited(before)
+    async def taken(
+        self, began: Callable[[str], None] = lambda _: None
+    ) -> AsyncIterator[tuple[SnapshotInfo, AsyncIterator[Rows]]]:
+        """Ask for a snapshot, and give it when it is whole: what it is, and its rows. `began` is told the id
+        of one that will be made. Raises SnapshotRefused, SnapshotUnanswered; the rows raise it, too, when
+        they are not all there."""
+        try:
+            before = (await stream_facts(self._client, self._stream)).last
+            info = await self._awaited(before, began)
+        except TRANSIENT as error:
+            raise self._unanswered(f"NATS does not answer ({type(error).__name__})") from None
         chunks = self._chunks(info, before)
         try:
             yield info, chunks
         finally:
             await chunks.aclose()  # type: ignore[attr-defined]
 
-    async def _awaited(self, before: int) -> SnapshotInfo:
+    async def _awaited(self, before: int, began: Callable[[str], None]) -> SnapshotInfo:
         subjects = [f"init.meta.{self._token}", f"init.error.{self._token}"]
         reader = OrderedReader(self._client, self._stream, subjects, before)
-        patience = PATIENCE
+        request = self._payloads.encode({"request_id": uuid4().hex})
+        promised: set[str] = set()
         try:
-            for _ in range(_MOST_REQUESTS):
-                await self._request()
-                info = await self._answer(reader, patience)
+            while True:
+                snapshot_id = await self._promise(request, is_first=not promised)
+                if snapshot_id not in promised:
+                    promised.add(snapshot_id)
+                    began(snapshot_id)
+                info = await self._answer(reader, promised)
                 if info is not None:
                     return info
-                patience *= 2
-        except TRANSIENT as error:
-            raise self._unanswered(f"NATS does not answer ({type(error).__name__})") from None
         finally:
             await reader.close()
-        raise self._unanswered("a snapshot was asked for and does not come")
 
-    async def _request(self) -> None:
-        payload = self._payloads.encode({"request_id": uuid4().hex})
-        subject = f"snapshot.request.{self._token}"
-        asked = asyncio.create_task(self._client.request(subject, payload, timeout=_LONGEST_QUEUE))
-        try:
-            await self._until_done(asked)
-            answer = self._payloads.decode((await asked).data)
-        except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-            raise self._unanswered("nobody answers to requests for snapshots") from None
-        finally:
-            asked.cancel()
-        if "error" in answer:
-            raise SnapshotRefused(f"the pipeline gives no snapshot: {answer['error']}", table=self._token)
-        self._requested.add(answer["snapshot_id"])
+    async def _promise(self, request: bytes, is_first: bool) -> str:
+        """Ask, or ask again, and return the id of the snapshot that will be made. The first time somebody has
+        to be there; later a pipeline that starts again is waited for, a while."""
+        for _ in range(_MOST_REQUESTS):
+            try:
+                message = await self._client.request(
+                    f"snapshot.request.{self._token}", request, timeout=PATIENCE
+                )
+            except nats.errors.TimeoutError:
+                continue
+            except TRANSIENT as error:
+                if is_first and isinstance(error, nats.errors.NoRespondersError):
+                    break
+                await asyncio.sleep(_LOOK)
+                continue
+            answer = self._payloads.decode(message.data)
+            if "error" in answer:
+                raise self._refused(answer["error"])
+            return str(answer["snapshot_id"])
+        raise self._unanswered("nobody answers to requests for snapshots")
 
-    async def _until_done(self, asked: asyncio.Task[Msg]) -> None:
-        """Wait for the answer, which may come only when the snapshots of others are made: as long as anything
-        is put into their stream."""
+    async def _answer(self, reader: OrderedReader, promised: set[str]) -> SnapshotInfo | None:
+        """Return one of the snapshots that were promised, when it is whole; None: ask whether it is still to
+        come."""
         loop = asyncio.get_running_loop()
-        last, since = -1, loop.time()
-        while not asked.done():
-            await asyncio.wait([asked], timeout=_LOOK)
-            facts = await stream_facts(self._client, self._stream)
-            if facts.last != last:
-                last, since = facts.last, loop.time()
-            if loop.time() - since > PATIENCE:
-                raise nats.errors.TimeoutError
-
-    async def _answer(self, reader: OrderedReader, patience: float) -> SnapshotInfo | None:
-        """Return the snapshot, when it is whole; None: nothing happens any more."""
-        loop = asyncio.get_running_loop()
-        last, since = -1, loop.time()
-        while loop.time() - since < patience:
+        deadline = loop.time() + PATIENCE
+        while loop.time() < deadline:
             for entry in await self._batch(reader):
                 answer = self._payloads.decode(entry.data)
                 if "error" in answer:
-                    if answer.get("snapshot_id") in (None, *self._requested):
-                        raise SnapshotRefused(
-                            f"the pipeline gives no snapshot: {answer['error']}", table=self._token
-                        )
-                elif answer["snapshot_id"] in self._requested:
+                    if answer.get("snapshot_id") in (None, *promised):
+                        raise self._refused(answer["error"])
+                elif answer["snapshot_id"] in promised:
                     return SnapshotInfo.of(answer, self._name)
-            facts = await stream_facts(self._client, self._stream)
-            if facts.last != last:
-                last, since = facts.last, loop.time()
         return None
 
     async def _batch(self, reader: OrderedReader) -> list[StreamEntry]:
@@ -156,6 +150,9 @@ class SnapshotReader:
             await reader.close()
         if rows != info.row_count:
             raise self._unanswered(f"a snapshot has {rows} rows where {info.row_count} were promised")
+
+    def _refused(self, reason: str) -> SnapshotRefused:
+        return SnapshotRefused(f"the pipeline gives no snapshot: {reason}", table=self._token)
 
     def _unanswered(self, reason: str) -> SnapshotUnanswered:
         return SnapshotUnanswered(reason, table=self._token)

@@ -227,6 +227,9 @@ class Snapshots(Protocol):
     def refuse(self, request: WantedSnapshot, why: str) -> None:
         """Tell who asked why there is no snapshot."""
 
+    def forget(self, request: WantedSnapshot) -> None:
+        """Make no snapshot: whoever asks again, asks for another one."""
+
     def make(self, request: WantedSnapshot, copy: TableCopy, seen: Visibility, position: Lsn) -> int:
         """Publish the snapshot, of which it is known what it contains (`seen`), and that it contains all that
         committed before `position`. Return its rows."""

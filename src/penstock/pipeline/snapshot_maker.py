@@ -86,7 +86,10 @@ class SnapshotMaker:
     def give_up(self, streams: Collection[Stream]) -> None:
         """Cancel what streams are making that are stopping: whoever asked is told, if NATS is there, and asks
         again. What only waits is forgotten."""
-        self._waiting = [wanted for wanted in self._waiting if wanted[2] not in streams]
+        for wanted in [wanted for wanted in self._waiting if wanted[2] in streams]:
+            snapshots, request, _, _ = wanted
+            self._waiting.remove(wanted)
+            snapshots.forget(request)
         while running := self._of(streams):
             for id in running:
                 self._spark.sparkContext.cancelJobGroup(id)

@@ -1,7 +1,8 @@
 """Snapshots on request: consumers ask, the pipeline makes them while the stream goes on.
 
 `SnapshotDesk` hears requests, answers them, and publishes what the pipeline reads. A request that comes while
-there is no connection is not heard: whoever asked with a request notices at once, others ask again.
+there is no connection is not heard: whoever asked with a request notices at once, others ask again. Who gives
+a request an id may repeat it to hear whether it is still known, and gets one snapshot.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,7 +45,8 @@ from penstock.model.nats_names import dictionary_key
 from penstock.model.visibility import Visibility
 from penstock.spark.snapshot.fetch import fetch_text
 
-MOST_WAITING = 1000
+MOST_KNOWN = 1000
+"""Requests whose snapshots are not made yet."""
 BETWEEN_ERRORS = 0.1
 """Seconds: whoever may ask must not fill the stream."""
 LONGEST_REQUEST = 4096
@@ -53,6 +55,21 @@ SAMPLES = 2000
 """Rows that a dictionary is trained with, at most."""
 DICTIONARY = 16_384
 """Bytes of one."""
+
+
+@dataclass(slots=True)
+class KnownRequest:
+    """A request, until its snapshot is made, refused or forgotten."""
+
+    wanted: WantedSnapshot
+    given_id: str | None
+    """By whoever asked."""
+    reply: str
+    """Where the answer goes, if whoever asked waits for one."""
+    is_taken: bool = False
+
+    def promise(self) -> dict[str, Any]:
+        return {"snapshot_id": self.wanted.id, "table": self.wanted.table, "status": "queued"}
 
 
 class SnapshotDesk:
@@ -66,11 +83,8 @@ class SnapshotDesk:
         self._schemas = schemas
         self._workers = workers
         self._lock = threading.Lock()
-        self._asked: list[WantedSnapshot] = []
-        self._replies: dict[str, str] = {}
-        """Where the answer to a request goes, if whoever asked waits for one."""
-        self._taken: set[str] = set()
-        """Requests whose snapshots are being made, or will be."""
+        self._known: dict[str, KnownRequest] = {}
+        """By the snapshot's id, the oldest first."""
         self._heard_by: Client | None = None
         self._listening: Future[None] | None = None
         self._told = 0.0
@@ -88,32 +102,35 @@ class SnapshotDesk:
             self._deaf = True
             self._log.warning("requests for snapshots are not heard: the user may not subscribe", to=REQUESTS)
         with self._lock:
-            return list(self._asked)
+            return [request.wanted for request in self._known.values() if not request.is_taken]
 
     def names(self, request: WantedSnapshot, table: TableName) -> bool:
         return token(table) == request.table
 
     def take(self, request: WantedSnapshot) -> None:
-        """Tell who asked that the snapshot will be made."""
-        self._taken.add(request.id)
-        self._answer(request, {"snapshot_id": request.id, "table": request.table, "status": "queued"})
+        """Tell who asked that the snapshot will be made; if that is lost, it is asked for again."""
+        with self._lock:
+            known = self._known[request.id]
+            known.is_taken = True
+        if known.reply:
+            self._link.begin(self._reply(known.reply, known.promise()))
 
     def refuse(self, request: WantedSnapshot, why: str) -> None:
+        known = self._forgotten(request)
         document = {"error": why, "table": request.table, "snapshot_id": request.id}
-        if request.id in self._taken:
-            self._taken.remove(request.id)
+        if known.is_taken:
             self._link.run(self._publish(f"{SNAPSHOTS}.error.{request.table}", document))
-        elif not self._answer(request, document):
+        elif known.reply:
+            self._link.run(self._reply(known.reply, document))
+        else:
             self._link.run(self._tell(request.table, document))
 
-    def _answer(self, request: WantedSnapshot, document: dict[str, Any]) -> bool:
-        """Answer, if whoever asked waits for it."""
+    def forget(self, request: WantedSnapshot) -> None:
+        self._forgotten(request)
+
+    def _forgotten(self, request: WantedSnapshot) -> KnownRequest:
         with self._lock:
-            self._asked = [other for other in self._asked if other.id != request.id]
-            reply = self._replies.pop(request.id, "")
-        if reply:
-            self._link.run(self._reply(reply, document))
-        return bool(reply)
+            return self._known.pop(request.id)
 
     async def _listen(self) -> None:
         with contextlib.suppress(Error, OSError):
@@ -124,20 +141,27 @@ class SnapshotDesk:
 
     async def _hear(self, message: Msg) -> None:
         table = message.subject.removeprefix(f"{REQUESTS}.")
-        wrong = _wrong(message.data, table)
+        try:
+            answer = self._heard(table, _given_id(message.data, table), message.reply)
+        except ValueError as error:
+            answer = {"error": str(error), "table": table[:200]}
+            if not message.reply and "." not in table:
+                await self._tell(table, answer)
+        if answer and message.reply:
+            await self._reply(message.reply, answer)
+
+    def _heard(self, table: str, given_id: str | None, reply: str) -> dict[str, Any] | None:
+        """Return what is to be answered now, if anything."""
         with self._lock:
-            if wrong is None and len(self._asked) >= MOST_WAITING:
-                wrong = f"{MOST_WAITING} snapshots are waited for already: ask again later"
-            if wrong is None:
-                request = WantedSnapshot(f"snap-{int(time.time())}-{secrets.token_hex(4)}", table)
-                self._asked.append(request)
-                self._replies[request.id] = message.reply
-        if wrong is not None:
-            document = {"error": wrong, "table": table[:200]}
-            if message.reply:
-                await self._reply(message.reply, document)
-            elif "." not in table:
-                await self._tell(table, document)
+            for known in self._known.values() if given_id is not None else ():
+                if (known.given_id, known.wanted.table) == (given_id, table):
+                    known.reply = reply
+                    return known.promise() if known.is_taken else None
+            if len(self._known) >= MOST_KNOWN:
+                raise ValueError(f"{MOST_KNOWN} snapshots are waited for already: ask again later")
+            wanted = WantedSnapshot(f"snap-{int(time.time())}-{secrets.token_hex(4)}", table)
+            self._known[wanted.id] = KnownRequest(wanted, given_id, reply)
+        return None
 
     async def _tell(self, table: str, document: dict[str, Any]) -> None:
         """Tell in the stream that there is no snapshot; not as often as anybody likes to ask."""
@@ -197,7 +221,7 @@ class SnapshotDesk:
             "encoding": self._options.encoding,
         }
         self._link.run(self._publish(f"{SNAPSHOTS}.meta.{request.table}", about))
-        self._taken.discard(request.id)
+        self.forget(request)
         return rows
 
     def _with_dictionary(self, form: SnapshotForm, copy: TableCopy, version: int) -> SnapshotForm:
@@ -228,18 +252,18 @@ class SnapshotDesk:
         await bucket.put(key, value)
 
 
-def _wrong(data: bytes, table: str) -> str | None:
-    """Return what is wrong with a request."""
+def _given_id(data: bytes, table: str) -> str | None:
+    """Return what whoever asked calls the request. Raises ValueError where it is none."""
     if "." in table or not table:
-        return "expected a table's name as one token: snapshot.request.{table}"
+        raise ValueError("expected a table's name as one token: snapshot.request.{table}")
     if len(data) > LONGEST_REQUEST:
-        return f"expected a request of at most {LONGEST_REQUEST} bytes"
+        raise ValueError(f"expected a request of at most {LONGEST_REQUEST} bytes")
     if not data.strip():
         return None
     for read in (json.loads, msgpack.unpackb):
-        try:
-            if isinstance(read(data), dict):
-                return None
-        except (ValueError, msgpack.UnpackException):
-            continue
-    return "expected an empty request, or a map in JSON or MessagePack"
+        with contextlib.suppress(ValueError, RecursionError, msgpack.UnpackException):
+            document = read(data)
+            if isinstance(document, dict):
+                given_id = document.get("request_id")
+                return given_id if isinstance(given_id, str) else None
+    raise ValueError("expected an empty request, or a map in JSON or MessagePack")

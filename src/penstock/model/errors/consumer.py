@@ -32,7 +32,7 @@ class SnapshotRefused(PenstockError):
 
     scope = Scope.TABLE
     retry = True
-    remedy = "Mend what it names; the snapshot is asked for again by itself"
+    remedy = "Mend what it names, then ask again; a mirror does by itself"
 
 
 class SnapshotUnanswered(PenstockError):
@@ -40,7 +40,7 @@ class SnapshotUnanswered(PenstockError):
 
     scope = Scope.TABLE
     retry = True
-    remedy = "Check that the pipeline runs (penstock status); the snapshot is asked for again by itself"
+    remedy = "Check that the pipeline runs (penstock status), then ask again; a mirror does by itself"
 
 
 class MirrorRefused(PenstockError):

@@ -1,0 +1,112 @@
+"""Requests for snapshots, as the pipeline hears and answers them: who repeats one means the same snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import nats as nats_client
+import pytest
+
+from penstock.destinations.nats import snapshots
+from penstock.destinations.nats.link import NatsLink
+from penstock.destinations.nats.options import NatsOptions
+from penstock.destinations.nats.snapshots import SnapshotDesk
+from penstock.destinations.protocol import WantedSnapshot
+from penstock.embedded.nats import USER, NatsServer
+from tests.capture.running import eventually
+
+AGAIN = json.dumps({"request_id": "r1"}).encode()
+
+
+@pytest.fixture
+def desk(nats: NatsServer) -> Iterator[SnapshotDesk]:
+    options = NatsOptions.model_validate({"servers": nats.url, "user": USER, "password": nats.password})
+    link = NatsLink.of(options.access())
+    desk = SnapshotDesk(link, options, schemas=None, workers=None)  # type: ignore[arg-type]
+    desk.asked()
+    eventually(lambda: desk._heard_by is not None)
+    yield desk
+    link.close()
+
+
+class Asker:
+    """Sends requests and returns the answers, whoever gives them meanwhile."""
+
+    def __init__(self, server: NatsServer) -> None:
+        self._server = server
+
+    def __call__(self, desk: SnapshotDesk, table: str, payload: bytes, *, takes: bool = True) -> Any:
+        return asyncio.run(self._asked(desk, table, payload, takes))
+
+    async def _asked(self, desk: SnapshotDesk, table: str, payload: bytes, takes: bool) -> Any:
+        client = await nats_client.connect(self._server.url, user=USER, password=self._server.password)
+        try:
+            asking = asyncio.create_task(client.request(f"snapshot.request.{table}", payload, timeout=20))
+            while takes and not asking.done():
+                for request in desk.asked():
+                    desk.take(request)
+                await asyncio.sleep(0.01)
+            return msgpack.unpackb((await asking).data)
+        finally:
+            await client.close()
+
+
+@pytest.fixture
+def ask(nats: NatsServer) -> Asker:
+    return Asker(nats)
+
+
+def wanted(answer: dict[str, Any]) -> WantedSnapshot:
+    return WantedSnapshot(answer["snapshot_id"], answer["table"])
+
+
+def test_who_asks_again_is_promised_the_same_snapshot(desk: SnapshotDesk, ask: Asker) -> None:
+    first = ask(desk, "users", AGAIN)
+    assert first["status"] == "queued"
+    assert ask(desk, "users", AGAIN, takes=False) == first
+    assert ask(desk, "users", msgpack.packb({"request_id": "r1"}), takes=False) == first
+    others = [
+        ask(desk, "orders", AGAIN),
+        ask(desk, "users", b'{"request_id": "r2"}'),
+        ask(desk, "users", b'{"request_id": 1}'),
+        ask(desk, "users", b'{"request_id": 1}'),
+        ask(desk, "users", b""),
+    ]
+    assert len({answer["snapshot_id"] for answer in (first, *others)}) == 6
+
+
+def test_a_request_that_is_forgotten_is_a_new_one(desk: SnapshotDesk, ask: Asker) -> None:
+    first = ask(desk, "users", AGAIN)
+    desk.forget(wanted(first))
+    assert ask(desk, "users", AGAIN)["snapshot_id"] != first["snapshot_id"]
+
+
+def test_who_asks_again_before_anybody_looked_is_answered_once_somebody_does(
+    desk: SnapshotDesk, ask: Asker, nats: NatsServer
+) -> None:
+    async def asked_once() -> None:
+        client = await nats_client.connect(nats.url, user=USER, password=nats.password)
+        await client.publish("snapshot.request.users", AGAIN, reply="nowhere")
+        await client.flush()
+        await client.close()
+
+    asyncio.run(asked_once())
+    (request,) = eventually(desk.asked)
+    answer = ask(desk, "users", AGAIN)
+    assert (answer["snapshot_id"], list(desk.asked())) == (request.id, [])
+
+
+def test_no_request_is_more_than_it_may_be(
+    desk: SnapshotDesk, ask: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "MOST_KNOWN", 2)
+    for payload in (b"[" * 4000, b"\x91" * 4000, b"{", b"5", b"x" * 5000):
+        assert "expected" in ask(desk, "users", payload)["error"]
+    assert "expected a table" in ask(desk, "public.users", b"")["error"]
+    for name in ("a", "b"):
+        assert ask(desk, name, b"")["status"] == "queued"
+    assert "2 snapshots are waited for already" in ask(desk, "c", b"")["error"]
