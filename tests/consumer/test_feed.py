@@ -80,10 +80,13 @@ def test_messages_of_postgresql_are_no_changes_of_a_table_called_so(nats: NatsSe
     staged(nats, tmp_path, scenario)
 
 
+@pytest.mark.parametrize("wait", [1.0, 0.3])
 def test_a_stream_is_read_on_when_the_server_comes_back(
-    own_nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_nats: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: float
 ) -> None:
+    """However short the looks are: a server that was restarted does not know the consumer any more."""
     monkeypatch.setattr(reading, "HEARTBEAT", 0.3)
+    monkeypatch.setattr(reading, "SILENCE", 0.75)
 
     async def published() -> None:
         client = await nats_client.connect(own_nats.url, user=USER, password=own_nats.password)
@@ -94,11 +97,12 @@ def test_a_stream_is_read_on_when_the_server_comes_back(
     async def scenario(stage: Stage) -> None:
         access = stage.producer.access
         sequences: list[int] = []
-        async with Feed.open(access) as feed, aclosing(feed.entries(0, wait=1)) as batches:
+        async with Feed.open(access) as feed, aclosing(feed.entries(0, wait=wait)) as batches:
             for end in (20, 40):
                 await published()
-                while len(sequences) < end:
-                    sequences += [entry.sequence for entry in await anext(batches)]
+                async with asyncio.timeout(30):
+                    while len(sequences) < end:
+                        sequences += [entry.sequence for entry in await anext(batches)]
                 own_nats.kill()
                 own_nats.start()
         assert sequences == [*range(1, 41)]

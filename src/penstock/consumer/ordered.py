@@ -29,6 +29,8 @@ MOST_MESSAGES = 4000
 MOST_BYTES = 66 << 20
 """For one request; more than the largest message that a server can be made to take."""
 HEARTBEAT = 2.0
+SILENCE = 2.5 * HEARTBEAT
+"""Seconds without a sign of life, after which the server has forgotten the consumer: it was restarted."""
 EXPIRES = 30.0
 GONE_AFTER = 60.0
 """Seconds after which the server forgets the consumer of a reader that is gone."""
@@ -98,6 +100,7 @@ class OrderedReader:
         self._refusals = 0
         self._arrived: deque[Msg] = deque()
         self._sign = asyncio.Event()
+        self._last_sign = 0.0
 
     async def batch(self, wait: float) -> list[StreamEntry]:
         """Return the next messages, as soon as there are some; none after `wait` seconds without."""
@@ -151,6 +154,7 @@ class OrderedReader:
 
         async def take(message: Msg) -> None:
             arrived.append(message)
+            self._last_sign = asyncio.get_running_loop().time()
             self._sign.set()
 
         self._subscription = await self._client.subscribe(
@@ -167,6 +171,7 @@ class OrderedReader:
         }
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         self._outstanding = MOST_MESSAGES
+        self._last_sign = asyncio.get_running_loop().time()
         await self._client.publish(subject, json.dumps(wanted).encode(), self._subscription.subject)
 
     async def _gathered(self, deadline: float) -> list[StreamEntry]:
@@ -187,13 +192,12 @@ class OrderedReader:
                 break
             if entries and not lingers:
                 deadline, lingers = min(deadline, loop.time() + LINGER), True
-            left = deadline - loop.time()
             try:
-                async with asyncio.timeout(min(left, 2.5 * HEARTBEAT)):
+                async with asyncio.timeout_at(min(deadline, self._last_sign + SILENCE)):
                     await self._sign.wait()
             except TimeoutError:
-                if not entries and left > 2.5 * HEARTBEAT:
-                    await self._leave()  # not even a sign of life
+                if not entries and loop.time() >= self._last_sign + SILENCE:
+                    await self._leave()
                 break
         return entries
 
