@@ -53,7 +53,7 @@ def test_the_classes_of_the_pages_are_given_everything(
     _given_twice(monkeypatch)
 
     with running(file, spark) as pipeline:
-        pipeline.until_phase(Phase.READY, "public.users", "public.orders")
+        pipeline.until(lambda: [state.phase for state in pipeline.states()] == [Phase.READY] * 4)
         shop.source.execute(
             "insert into users (id, name) values (100, 'new')",
             "update users set id = 101, name = 'moved' where id = 1",

@@ -65,9 +65,13 @@ class Running:
         self._thread.join()
 
     def tables(self) -> dict[str, TableState]:
+        """Where there are several destinations, as one of them has it."""
+        return {str(state.name): state for state in self.states()}
+
+    def states(self) -> list[TableState]:
         url = self.config.state.url.get_secret_value()
         with Store.open(url, self.config.pipeline, exclusive=False) as store:
-            return {str(state.name): state for state in store.tables()}
+            return store.tables()
 
     def until_equal(
         self, source: Database, destination: Database, tables: Callable[[], list[TableName]]
