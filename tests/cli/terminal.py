@@ -56,12 +56,16 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def until(self, words: str, seconds: float = 60) -> str:
-        """Wait until this is shown, after what was shown at the last call."""
+        """Wait until this is shown."""
+        return self.until_match(re.escape(words), seconds)
+
+    def until_match(self, pattern: str, seconds: float = 60) -> str:
         end = time.monotonic() + seconds
-        while words not in self.shown:
-            assert time.monotonic() < end, f"{words!r} is not in {self.shown[-3000:]}"
+        while not re.search(pattern, self.shown):
+            assert time.monotonic() < end, f"{pattern!r} is not in {self.shown[-3000:]}"
             if not self._read(0.1):
-                assert self.process.poll() is None or words in self.shown, self.shown[-3000:]
+                running = self.process.poll() is None
+                assert running or re.search(pattern, self.shown), self.shown[-3000:]
         return self.shown
 
     def until_hidden(self, seconds: float = 60) -> None:
