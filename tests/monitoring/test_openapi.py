@@ -71,9 +71,10 @@ def test_nothing_is_found_by_who_has_the_token(behind_token: Config, tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("settings", [SETTINGS, SETTINGS + KNOWN_TABLE], ids=["any", "known"])
 @pytest.mark.parametrize("who", [(), WITH_TOKEN], ids=["without", "with"])
 def test_nothing_is_found_with_many_examples(
     behind_token: Config, tmp_path: Path, who: tuple[str, ...], settings: str
 ) -> None:
-    finds_nothing(behind_token, tmp_path, settings, "--max-examples", "300", *who)
+    finds_nothing(behind_token, tmp_path, settings, "--max-examples", "300", "--workers", "4", *who)
