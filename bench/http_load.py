@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import time
+from collections import deque
 from urllib.parse import urlsplit
 
 CONNECTIONS = 100
@@ -66,15 +67,18 @@ async def load(url: str, rate: float) -> dict[str, float]:
     host, port = str(place.hostname), int(place.port or 80)
     requests = tuple(f"GET {path} HTTP/1.1\r\nHost: {place.netloc}\r\n\r\n".encode() for path in PATHS)
     loop = asyncio.get_running_loop()
-    connections = [
-        (await loop.create_connection(lambda: _Connection(requests), host, port))[1]
-        for _ in range(CONNECTIONS)
-    ]
+    connections = deque(
+        [
+            (await loop.create_connection(lambda: _Connection(requests), host, port))[1]
+            for _ in range(CONNECTIONS)
+        ]
+    )
     print("connected", flush=True)
     ended = loop.run_in_executor(None, sys.stdin.read)
     began, asked = time.monotonic(), 0
     while not ended.done():
         due = int((time.monotonic() - began) * rate)
+        connections.rotate(due - asked)  # all in turn: the server ends one over which nothing comes
         for connection in connections:
             if connection.failed is not None:
                 raise SystemExit(f"the load came to an end: {connection.failed}")
