@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import errno
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -224,3 +227,21 @@ def test_a_manifest_without_room_says_so_and_goes_on_when_there_is_some(tmp_path
             manifest.advance("reader", Lsn(0x2000))
         manifest.advance("reader", Lsn(0x2000))
         assert manifest.consumers() == {"reader": Lsn(0x2000)}
+
+
+def test_a_manifest_is_closed_beside_threads_that_read_it(tmp_path: Path) -> None:
+    """SQLite crashes the process where a connection is closed in the middle of a read."""
+    with writing(tmp_path):
+        pass
+
+    def read(manifest: Manifest) -> None:
+        while True:
+            manifest.consumers()
+
+    with ThreadPoolExecutor(2) as threads:
+        for _ in range(20):
+            manifest = Manifest.open(tmp_path)
+            readers = [threads.submit(read, manifest) for _ in range(2)]
+            time.sleep(0.02)
+            manifest.close()
+            assert all(isinstance(reader.exception(), sqlite3.ProgrammingError) for reader in readers)

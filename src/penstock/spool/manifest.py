@@ -147,7 +147,8 @@ class Manifest:
             raise WrongSpool(**why, file=self.path)
 
     def close(self) -> None:
-        self._db.close()
+        with self._using:  # SQLite crashes where a connection is closed that another thread reads from
+            self._db.close()
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
