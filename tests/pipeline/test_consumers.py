@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.capture.launch import spool_of
 from penstock.config import load
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone
+from penstock.pipeline import copier, stream
 from penstock.pipeline.source_feed import SourceFeed
+from penstock.postgres.connection import Connection
 from penstock.spark.cdc import query_spool
 from penstock.spark.cdc.options import CdcOptions
 from penstock.spark.cdc.reader import SpoolReader
@@ -26,7 +29,7 @@ from penstock.spark.cdc.shapes import AllTables
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.capture.running import eventually
-from tests.pipeline.running import configuration, to_postgres
+from tests.pipeline.running import configuration, running, to_postgres
 
 
 @contextmanager
@@ -134,3 +137,32 @@ def test_a_query_that_fails_its_own_check_is_no_consumer(source: Database, tmp_p
     assert configured is not None
     assert configured[1].consumers == ("copy",)
     assert configured[1].spool == spool_of(config, config.sources[0])
+
+
+def test_nothing_is_kept_for_a_table_that_was_removed_when_its_copy_began(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source.execute("create table t (id int primary key)")
+    settle, may_copy = copier.settle, threading.Event()
+
+    def settle_when_allowed(connection: Connection) -> None:
+        may_copy.wait()
+        settle(connection)
+
+    monkeypatch.setattr(copier, "settle", settle_when_allowed)
+    monkeypatch.setattr(stream, "TOLD", 1000.0)
+    with running(configuration(tmp_path, source, to_postgres(destination)), spark) as pipeline:
+        pipeline.until(lambda: len(pipeline.tables()) == 1)
+        spool = spool_of(pipeline.config, pipeline.config.sources[0])
+        with closing(Manifest.open(spool)) as manifest:
+            (held,) = manifest.consumers().keys() - {"copy"}
+            source.execute("drop table t")
+            pipeline.until(lambda: not pipeline.tables() and held not in manifest.consumers())
+            may_copy.set()
+            pipeline.until(lambda: held in manifest.consumers())
+            monkeypatch.setattr(stream, "TOLD", 0.1)
+            pipeline.until(lambda: held not in manifest.consumers())

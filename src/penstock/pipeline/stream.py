@@ -96,7 +96,6 @@ class Stream:
         while the spool is younger than what was delivered: capture has to come there first."""
         if not Beginning(self, self._manifest, self._store).find():
             return False
-        self.tables.release_idle()
         self.arrivals.look(self.feed.found)
         folder = self.feed.spec.spool.absolute() / "transformed" / self.config.name
         self.transforms = Transforms(spark, folder)
@@ -252,6 +251,7 @@ class Stream:
         for state in list(self.tables):
             self._settle_table(state, reached, now)
         if time.monotonic() - self._last_note > TOLD:
+            self.tables.release_idle()
             self._note_progress(reached)
             self._last_note = time.monotonic()  # not before: a destination that is away is asked again
         self.transforms.clean_up()

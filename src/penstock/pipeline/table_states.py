@@ -2,8 +2,8 @@
 
 A table that does not stream (it is being copied, or it is errored) *holds* the spool: a consumer of its own,
 `<destination>/<table id>`, stands where its changes begin to wait, so that the stream itself can go on.
-The hold is registered before anybody relies on it and let go after nobody does any more; a crash in between
-leaves a hold that the next start finds by the phase.
+The hold is registered before anybody relies on it and let go after nobody does any more; what a crash in
+between leaves is found by the phase.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class Tables:
 
     def remove(self, state: TableState) -> None:
         """Remove a table that is no longer published: what is known of it goes, its data stays."""
-        self._log.info("table no longer delivered: it is not published any more", table=str(state.name))
+        why = "it is not published any more, or has no column left"
+        self._log.info(f"table no longer delivered: {why}", table=str(state.name))
         self._store.remove(state.key)
         self.release(state.key.table)
 
@@ -137,7 +138,8 @@ class Tables:
         self._manifest.forget(self._holder(table))
 
     def release_idle(self) -> None:
-        """Let go, at the start, of what is held for tables that stream, or are none any more."""
+        """Let go of what is held for tables that stream, or are none any more: a crash may have left it, or a
+        copy that was begun when its table was removed."""
         waiting = {self._holder(state.key.table) for state in self if not state.phase.streams}
         for consumer in self._manifest.consumers():
             if consumer.startswith(f"{self._config.name}/") and consumer not in waiting:
