@@ -25,7 +25,7 @@ from rich.text import Text
 from penstock.model.text import told
 
 REFRESH, REDRAW = 0.25, 1.0
-"""Seconds between two looks for lines, and between two drawings."""
+"""Seconds between two looks for lines, which are drawn beneath anew, and at most between two drawings."""
 MOST_WAITING = 10_000
 """Lines that wait for the terminal."""
 LONGEST_END = 5.0
@@ -118,17 +118,20 @@ class LiveDisplay:
 
     def _draw(self) -> None:
         with suppress(OSError), self._live:  # the terminal may be gone: then there is nobody to show it to
-            drawn = -REDRAW
-            while not self._ended.wait(REFRESH):
-                self._above()
-                if time.monotonic() - drawn >= REDRAW:
+            drawn, ended = -REDRAW, False
+            while not ended:
+                ended = self._ended.wait(REFRESH)
+                has_news = self._above()
+                if has_news or time.monotonic() - drawn >= REDRAW:
                     drawn = time.monotonic()
                     self._live.update(self._rendered(), refresh=True)
-            self._above()
 
-    def _above(self) -> None:
-        if lines := self._passage.take():
+    def _above(self) -> bool:
+        """Write the lines that came, if any did."""
+        lines = self._passage.take()
+        if lines:
             self._live.console.print(Text.from_ansi("\n".join(lines)), soft_wrap=True)
+        return bool(lines)
 
     def _rendered(self) -> RenderableType:
         try:
