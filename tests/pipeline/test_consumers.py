@@ -22,6 +22,7 @@ from penstock.model.errors import PositionGone
 from penstock.pipeline import copier, stream
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.postgres.connection import Connection
+from penstock.postgres.exported_snapshot import settle
 from penstock.spark.cdc import query_spool
 from penstock.spark.cdc.options import CdcOptions
 from penstock.spark.cdc.reader import SpoolReader
@@ -147,7 +148,7 @@ def test_nothing_is_kept_for_a_table_that_was_removed_when_its_copy_began(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     source.execute("create table t (id int primary key)")
-    settle, may_copy = copier.settle, threading.Event()
+    may_copy = threading.Event()
 
     def settle_when_allowed(connection: Connection) -> None:
         may_copy.wait()
