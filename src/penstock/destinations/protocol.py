@@ -227,6 +227,9 @@ class Snapshots(Protocol):
     def refuse(self, request: WantedSnapshot, why: str) -> None:
         """Tell who asked why there is no snapshot."""
 
+    def pass_on(self, request: WantedSnapshot, why: str) -> None:
+        """Leave a table that is none of ours to another pipeline; tell who asked why if there is none."""
+
     def forget(self, request: WantedSnapshot) -> None:
         """Make no snapshot: whoever asks again, asks for another one."""
 

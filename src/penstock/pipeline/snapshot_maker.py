@@ -59,14 +59,16 @@ class SnapshotMaker:
 
     def _begin(self, snapshots: Snapshots, streams: list[Stream]) -> None:
         for request in snapshots.asked()[:AT_A_LOOK]:
-            meant = [
+            ours = [
                 (stream, state)
                 for stream in streams
                 for state in stream.tables
-                if snapshots.names(request, state.name) and state.phase.streams
+                if snapshots.names(request, state.name)
             ]
+            meant = [(stream, state) for stream, state in ours if state.phase.streams]
             if not meant:
-                snapshots.refuse(request, "no table of this name is delivered here now")
+                say = snapshots.refuse if ours else snapshots.pass_on
+                say(request, "no table of this name is delivered here now")
                 continue
             snapshots.take(request)
             self._waiting.append((snapshots, request, *meant[0]))

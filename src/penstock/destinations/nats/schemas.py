@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
+from nats.errors import Error
 from nats.js.errors import KeyNotFoundError, NoKeysError
 
 from penstock.changes.encoded import Encoding
@@ -18,7 +19,7 @@ from penstock.destinations.nats.documents import HEADERS, Details, packed, schem
 from penstock.destinations.nats.link import NatsLink
 from penstock.destinations.nats.subjects import bucket_key
 from penstock.destinations.protocol import Delivery, TableChanges
-from penstock.model import TableId, TableName
+from penstock.model import TableId, TableName, nats_names
 from penstock.model.errors import MessageTooLarge, PenstockError
 from penstock.postgres import catalog
 from penstock.postgres.connection import connect
@@ -64,6 +65,14 @@ class SchemaBucket:
         """Remove the schema of a table that is no longer delivered."""
         self._leave(table, None)
         self._put = {key: version for key, version in self._put.items() if key[0] != table}
+
+    async def has(self, token: str) -> bool:
+        """Whether any pipeline has put the schema of a table of this name, as far as the server tells."""
+        with contextlib.suppress(Error):
+            bucket = await (await self._link.jetstream()).key_value(self._bucket)
+            await bucket.get(nats_names.bucket_key(token))
+            return True
+        return False
 
     def _leave(self, table: TableId, key: str | None) -> None:
         """Remove the table's schema from where it was before, unless that is another table's by now."""

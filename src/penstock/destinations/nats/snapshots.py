@@ -7,6 +7,7 @@ a request an id may repeat it to hear whether it is still known, and gets one sn
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -49,6 +50,8 @@ MOST_KNOWN = 1000
 """Requests whose snapshots are not made yet."""
 BETWEEN_ERRORS = 0.1
 """Seconds: whoever may ask must not fill the stream."""
+OTHERS_ANSWER = 10.0
+"""Seconds in which another pipeline has answered for its table, if it runs."""
 LONGEST_REQUEST = 4096
 """Bytes."""
 SAMPLES = 2000
@@ -120,10 +123,28 @@ class SnapshotDesk:
         document = {"error": why, "table": request.table, "snapshot_id": request.id}
         if known.is_taken:
             self._link.run(self._publish(f"{SNAPSHOTS}.error.{request.table}", document))
-        elif known.reply:
-            self._link.run(self._reply(known.reply, document))
         else:
-            self._link.run(self._tell(request.table, document))
+            self._link.run(self._refuse(known, document))
+
+    def pass_on(self, request: WantedSnapshot, why: str) -> None:
+        known = self._forgotten(request)
+        document = {"error": why, "table": request.table, "snapshot_id": request.id}
+        self._link.begin(self._refuse_for_all(known, document))
+
+    async def _refuse_for_all(self, known: KnownRequest, document: dict[str, Any]) -> None:
+        """Of two answers the first counts, and all pipelines of an account hear a request: where another one
+        publishes a table of this name, its answer comes first."""
+        if await self._schemas.has(known.wanted.table):
+            if not known.reply:
+                return
+            await asyncio.sleep(OTHERS_ANSWER)
+        await self._refuse(known, document)
+
+    async def _refuse(self, known: KnownRequest, document: dict[str, Any]) -> None:
+        if known.reply:
+            await self._reply(known.reply, document)
+        else:
+            await self._tell(known.wanted.table, document)
 
     def forget(self, request: WantedSnapshot) -> None:
         self._forgotten(request)
