@@ -189,3 +189,16 @@ def test_a_snapshot_that_was_forgotten_is_asked_for_again(nats: NatsServer, tmp_
         await stage.check()
 
     staged(nats, tmp_path, scenario)
+
+
+def test_descriptions_are_all_there_however_often_they_are_asked_for(nats: NatsServer) -> None:
+    """The client's own list of a bucket's keys was empty in one of about eighty."""
+
+    async def play() -> None:
+        async with Producer(nats) as producer, Feed.open(producer.access) as feed:
+            await producer.add(items())
+            for _ in range(60):
+                found = await asyncio.gather(*(feed.descriptions() for _ in range(40)))
+                assert {len(tables) for tables in found} == {1}
+
+    asyncio.run(play())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import nats as nats_client
 import pytest
-from nats.js.errors import NoKeysError
+from nats.js.errors import KeyNotFoundError
 from pyspark.sql import SparkSession
 
 from penstock.embedded.nats import USER, NatsServer
@@ -125,10 +126,14 @@ def schemas(server: NatsServer) -> dict[str, Any]:
 async def _schemas(server: NatsServer) -> dict[str, Any]:
     client = await nats_client.connect(server.url, user=USER, password=server.password)
     try:
-        bucket = await client.jetstream().key_value("schemas")
-        keys = await bucket.keys()
-        return {key: msgpack.unpackb((await bucket.get(key)).value or b"") for key in keys}
-    except NoKeysError:
-        return {}
+        jetstream = client.jetstream()
+        bucket = await jetstream.key_value("schemas")
+        info = await jetstream.stream_info("KV_schemas", subjects_filter="$KV.schemas.>")
+        found = {}
+        for subject in info.state.subjects or ():
+            with contextlib.suppress(KeyNotFoundError):
+                key = subject.removeprefix("$KV.schemas.")
+                found[key] = msgpack.unpackb((await bucket.get(key)).value or b"")
+        return found
     finally:
         await client.close()

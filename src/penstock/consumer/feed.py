@@ -100,12 +100,12 @@ class Feed:
         return {table.token: table for table in newest.values()}
 
     async def descriptions(self) -> list[TableDescription]:
-        """Return all that the bucket has."""
-        try:
-            keys = await self._bucket.keys()
-        except nats.js.errors.NoKeysError:
-            return []
-        described = [await self._described(key) for key in keys if "." not in key]
+        """Return all that the bucket has. (The client's own list of keys is empty now and then, where there
+        are some: what arrives before it has counted is not waited for.)"""
+        bucket, place = self.access.schema_bucket, f"$KV.{self.access.schema_bucket}."
+        info = await self._client.jetstream().stream_info(f"KV_{bucket}", subjects_filter=f"{place}*")
+        keys = sorted(subject.removeprefix(place) for subject in info.state.subjects or ())
+        described = [await self._described(key) for key in keys]
         return [table for table in described if table is not None]
 
     async def table(self, token: str) -> TableDescription | None:
