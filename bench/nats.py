@@ -121,7 +121,7 @@ class JetStream:
 
     def make_stream(self) -> None:
         """Make the stream as a pipeline does."""
-        self.link.run(streams.made(self.link, NatsOptions.model_validate(self.keys)))
+        self.link.run(streams.ensured(self.link, NatsOptions.model_validate(self.keys)))
 
     def last_messages(self, count: int) -> list[Message]:
         return self.link.run(self._last_messages(count), None)

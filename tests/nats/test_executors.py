@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.cli.nats_destination import consumer_access, nats_options
-from penstock.cli.snapshot import made
+from penstock.cli.snapshot import request_snapshot
 from penstock.config import load
 from penstock.embedded.nats import NatsServer
 from tests.bed import Database
@@ -46,7 +46,7 @@ def test_tasks_publish_in_the_order_of_the_source(
             "insert into u select generate_series(1, 5000)"
         )
         found = eventually(inserted, 120)
-        info = asyncio.run(made(consumer_access(nats_options(load(file), None)), "t", "public.t"))
+        info = asyncio.run(request_snapshot(consumer_access(nats_options(load(file), None)), "t", "public.t"))
     finally:
         code = pipeline.stop()
     assert code == 0, pipeline.said()

@@ -55,7 +55,7 @@ def test_what_others_write_is_no_gap(
     options = NatsOptions.model_validate(
         {"servers": [nats.url], "user": USER, "password": nats.password, "delivery": "atomic"}
     )
-    link.run(streams.made(link, options))
+    link.run(streams.ensured(link, options))
     stream = link.run(streams.info(link, options.stream))
     assert stream is not None
     way = Way(access, Form(Encoding.MESSAGE_PACK, "", 1 << 20), GROUP, positions.kept_headers(stream))

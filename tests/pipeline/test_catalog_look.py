@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import SourceConfig
 from penstock.pipeline import unseen_changes
-from penstock.pipeline.catalog_look import Found, Look
+from penstock.pipeline.catalog_look import Look, PublishedTables
 from penstock.pipeline.table_facts import Facts
 from penstock.postgres.connection import connect
 from tests.bed import Database
@@ -27,7 +27,7 @@ class Counting(psycopg.Cursor[Any]):
 
 
 @pytest.fixture
-def look(source: Database) -> Iterator[Callable[[], Found]]:
+def look(source: Database) -> Iterator[Callable[[], PublishedTables]]:
     given = {"name": "source", "dsn": source.dsn, "replication": {"publication_name": "p"}}
     looking = Look(SourceConfig.model_validate(given), lambda _: None)
     with connect(source.dsn) as connection:
@@ -35,16 +35,18 @@ def look(source: Database) -> Iterator[Callable[[], Found]]:
         yield lambda: looking.take(connection)
 
 
-def only(found: Found, name: str) -> Facts:
+def only(found: PublishedTables, name: str) -> Facts:
     (facts,) = [table for table in found.tables.values() if table.schema.name.name == name]
     return facts
 
 
-def names(found: Found) -> set[str]:
+def names(found: PublishedTables) -> set[str]:
     return {table.schema.name.name for table in found.tables.values()}
 
 
-def test_only_a_table_that_changed_is_asked_about(source: Database, look: Callable[[], Found]) -> None:
+def test_only_a_table_that_changed_is_asked_about(
+    source: Database, look: Callable[[], PublishedTables]
+) -> None:
     source.execute(*(f"create table t{n} (id int primary key, a text)" for n in range(20)))
     first = look()
     assert len(first.tables) == 20
@@ -66,7 +68,7 @@ def test_only_a_table_that_changed_is_asked_about(source: Database, look: Callab
 
 
 def test_a_table_that_loses_its_key_leaves_the_publication_and_comes_back_with_one(
-    source: Database, look: Callable[[], Found]
+    source: Database, look: Callable[[], PublishedTables]
 ) -> None:
     """Published without a key its updates would fail."""
     source.execute("create table t (id int primary key, a text)", "insert into t values (1, 'a')")
@@ -106,7 +108,7 @@ def test_a_table_that_loses_its_key_leaves_the_publication_and_comes_back_with_o
     ],
 )
 def test_what_happens_to_partitions(
-    source: Database, look: Callable[[], Found], statements: list[str], expected: str | None
+    source: Database, look: Callable[[], PublishedTables], statements: list[str], expected: str | None
 ) -> None:
     source.execute(
         "create table parted (id int primary key) partition by range (id)",
@@ -122,7 +124,7 @@ def test_what_happens_to_partitions(
 
 
 def test_a_partition_that_began_empty_stays_one_whose_rows_are_all_in_the_stream(
-    source: Database, look: Callable[[], Found]
+    source: Database, look: Callable[[], PublishedTables]
 ) -> None:
     """Also for a destination that compares late."""
     source.execute("create table parted (id int primary key) partition by range (id)")
@@ -140,7 +142,9 @@ def test_a_partition_that_began_empty_stays_one_whose_rows_are_all_in_the_stream
     assert "truncated" in (unseen_changes.unseen(followed, only(look(), "parted")) or "")
 
 
-def test_what_earlier_versions_remembered_is_completed(source: Database, look: Callable[[], Found]) -> None:
+def test_what_earlier_versions_remembered_is_completed(
+    source: Database, look: Callable[[], PublishedTables]
+) -> None:
     """They knew neither memberships nor partitions."""
     source.execute("create table t (id int primary key)")
     facts = only(look(), "t")
@@ -150,7 +154,7 @@ def test_what_earlier_versions_remembered_is_completed(source: Database, look: C
 
 
 def test_values_that_print_otherwise_are_a_reason_for_a_new_copy(
-    source: Database, look: Callable[[], Found]
+    source: Database, look: Callable[[], PublishedTables]
 ) -> None:
     """The rows that have them are not in the stream."""
     source.execute(
@@ -179,7 +183,7 @@ def test_values_that_print_otherwise_are_a_reason_for_a_new_copy(
 
 
 def test_a_publication_that_published_less_for_a_moment_leaves_a_gap(
-    source: Database, look: Callable[[], Found]
+    source: Database, look: Callable[[], PublishedTables]
 ) -> None:
     source.execute("create table t (id int primary key, a text)")
     before = only(look(), "t")

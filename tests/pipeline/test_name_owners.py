@@ -16,7 +16,7 @@ from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn, ReplicaIdentity, TableId, TableName, TableSchema
 from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
-from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.name_owners import Places
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.table_facts import Facts
@@ -35,7 +35,7 @@ class Stage:
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         config = DestinationConfig.model_validate({"name": "copy", "type": "postgres", "dsn": "dbname=x"})
-        self.feed = SimpleNamespace(found=Found({}, Lsn(1)))
+        self.feed = SimpleNamespace(published=PublishedTables({}, Lsn(1)))
         self.tables = Tables(store, manifest, "source", config)
         self.places = Places(cast(SourceFeed, self.feed), self.tables)
 
@@ -45,7 +45,9 @@ class Stage:
         self.tables.put(state)
         if now is not None:
             schema = TableSchema(key.table, 1, name(now), ReplicaIdentity.DEFAULT, ())
-            self.feed.found.tables[key.table] = Facts(schema, (), {}, 0, {}, {}, {}, None, 0, Lsn(1), Lsn(1))
+            self.feed.published.tables[key.table] = Facts(
+                schema, (), {}, 0, {}, {}, {}, None, 0, Lsn(1), Lsn(1)
+            )
         return state
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.model import TableName
 from penstock.model.phases import Phase
 from penstock.pipeline.arrivals import Arrivals
-from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.status import collect
 from tests.bed import Database
 from tests.pipeline.running import Running, configuration, contents, difference, running, to_postgres
@@ -75,9 +75,9 @@ def test_what_went_unseen_is_found_by_whichever_look_is_followed(
     source.execute("create table t (id int primary key)", "create publication mine for table t")
     replication = {"publication_name": "mine", "create_publication": False}
     given = {"name": "source", "dsn": source.dsn, "replication": replication}
-    looks, look = list[Found](), Arrivals.look
+    looks, look = list[PublishedTables](), Arrivals.look
 
-    def look_late(arrivals: Arrivals, found: Found) -> None:
+    def look_late(arrivals: Arrivals, found: PublishedTables) -> None:
         looks.append(found)
         look(arrivals, looks[0])
 

@@ -15,7 +15,7 @@ from penstock.cli.status_report import for_people as shown
 from penstock.cli.status_report import show_destination
 from penstock.cli.tail import _for_people as change_shown
 from penstock.model.errors import PenstockError
-from penstock.model.text import as_json, plain_traceback, printable, told
+from penstock.model.text import as_json, error_summary, plain_traceback, printable
 from penstock.postgres.connection import explain
 from tests.bed import Database
 
@@ -63,7 +63,7 @@ def test_an_error_tells_no_value_of_a_row(database: Database, statement: str, re
     assert "99999" not in str(error)
     if reason is not None:
         assert error.reason.startswith(reason)
-    assert CANARY not in told(caught.value)
+    assert CANARY not in error_summary(caught.value)
 
 
 def test_a_message_in_any_language_is_left_out_where_it_may_quote_a_value() -> None:

@@ -310,7 +310,7 @@ def test_somebody_elses_history_is_not_read(source: Database, attacker: Attacker
         ((ours,),) = source.query("select 'penstock.ddl_history'::regclass::oid")
         assert feed.history == ours
         assert TableName("public", "ddl_history") not in {
-            table.schema.name for table in feed.found.tables.values()
+            table.schema.name for table in feed.published.tables.values()
         }
     finally:
         feed.stop()

@@ -72,7 +72,7 @@ def demo(
             else DeliveryDemo(folder, tell, ends[to], ending.held)
         )
         seen: list[DemoProgress] = []
-        told: list[str] = []
+        announced: list[str] = []
         with console.status("") as status:
 
             def show(progress: DemoProgress) -> None:
@@ -82,8 +82,8 @@ def demo(
                         f"penstock {'tail' if to is To.SPARK else 'status'} {running.file}",
                         soft_wrap=True,
                     )
-                if running.dashboard and running.dashboard not in told:
-                    told.append(running.dashboard)
+                if running.dashboard and running.dashboard not in announced:
+                    announced.append(running.dashboard)
                     console.print(f"The dashboard: {running.dashboard}", soft_wrap=True)
                 seen.append(progress)
                 status.update(_shown(progress))

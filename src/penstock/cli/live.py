@@ -22,7 +22,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from penstock.model.text import told
+from penstock.model.text import error_summary
 
 REFRESH, REDRAW = 0.25, 1.0
 """Seconds between two looks for lines, which are drawn beneath anew, and at most between two drawings."""
@@ -137,4 +137,4 @@ class LiveDisplay:
         try:
             return self._render()
         except Exception as error:  # whatever it is, the work goes on
-            return Text(told(error), style="red")
+            return Text(error_summary(error), style="red")

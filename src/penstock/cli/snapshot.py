@@ -38,12 +38,12 @@ def snapshot(
     access = consumer_access(nats_options(load(config), destination))
     for text in tables:
         name = token(TableName.parse(text))
-        info = asyncio.run(made(access, name, text))
+        info = asyncio.run(request_snapshot(access, name, text))
         subject = f"init.snap.{name}.{info.snapshot_id}.*"
         print(printable(f"{text}: {info.row_count} rows in {info.batch_count} messages, {subject}"))
 
 
-async def made(access: ConsumerAccess, token: str, table: str) -> SnapshotInfo:
+async def request_snapshot(access: ConsumerAccess, token: str, table: str) -> SnapshotInfo:
     """Ask for a snapshot, and return what is said of it when it is there."""
     from penstock.consumer import Feed
 

@@ -140,8 +140,8 @@ class Applier:
         table = self._file.tables.get(event.relation)
         if table is None:
             return self._begun(holder, event)
-        if (told := _told_name(event)) is not None:
-            self.call(table, *told)
+        if (new_name := _new_name(event)) is not None:
+            self.call(table, *new_name)
         if table.state is MirrorState.LEFT_OUT:
             return self._chosen_at_last(table)
         if table.state is MirrorState.LOADING:
@@ -158,8 +158,8 @@ class Applier:
         if _is_late(event, holder):
             return {}
         table = MirroredTable(event.relation)
-        if (told := _told_name(event)) is not None:
-            table.token, table.name = told
+        if (new_name := _new_name(event)) is not None:
+            table.token, table.name = new_name
             self._free(table.token, event.relation)
             if not self._is_chosen(table.name):
                 table.state = MirrorState.LEFT_OUT
@@ -242,7 +242,7 @@ class Applier:
         self._file.save(table)
 
 
-def _told_name(event: TableEvent) -> tuple[str, str] | None:
+def _new_name(event: TableEvent) -> tuple[str, str] | None:
     """What an event says that its table is called now, in subjects and by the source."""
     if isinstance(event, TableRedescribed):
         return event.table.token, event.table.name

@@ -219,15 +219,15 @@ class Feed:
 
     async def _first_of_tables(self) -> int | None:
         """Return the sequence of the first message in the stream that is of a table."""
-        manager, found = self._client.jetstream(), []
+        manager, sequences = self._client.jetstream(), []
         for operation in ("insert", "update", "delete", "truncate", "schema", "reset"):
             subject = f"{CHANGES}.*.{operation}"
             try:
                 message = await manager.get_msg(self.access.stream, seq=1, subject=subject, next=True)
             except nats.js.errors.NotFoundError:
                 continue
-            found.append(message.seq or 0)
-        return min(found, default=None)
+            sequences.append(message.seq or 0)
+        return min(sequences, default=None)
 
     def _dropped(self, first: int | None, position: int) -> FeedBroken:
         begins = f"it begins with {first}" if first else "none is left"

@@ -167,8 +167,8 @@ class _Keeper:
         with self._file.transaction():
             while named := [table for table in self._nameless() if table.relation in described]:
                 for table in named:  # who loses his name thereby is named in the next round
-                    told = described[table.relation]
-                    self._applier.call(table, told.token, told.name)
+                    description = described[table.relation]
+                    self._applier.call(table, description.token, description.name)
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_AFTER_NAMELESS
             undescribed = {table.relation for table in nameless if table.relation not in described}

@@ -103,7 +103,7 @@ def rebuilt(files: list[tuple[str, str]]) -> RebuiltTable:
 def _apply(table: RebuiltTable, row: Row) -> None:
     op, unchanged, values = row[0], row[6], row[7:]
     if op == "T":
-        table.found.clear()
+        table.buckets.clear()
     old = table.take(table.key_of(values)) if op in ("U", "D") else None
     if op in ("I", "U"):
         names = (unchanged or "{}")[1:-1].replace('"', "").split(",")

@@ -53,8 +53,8 @@ class NatsEnd:
         asyncio.run(self._mirror().run(once=True))
         with contextlib.closing(sqlite3.connect(self._file)) as mirror, connect(source) as connection:
             copies = {table: _loaded(mirror, connection, table) for table in shop.TABLES}
-            found = checksums(connection, copies.values())
-        return {table: found[copy] for table, copy in copies.items()}
+            sums = checksums(connection, copies.values())
+        return {table: sums[copy] for table, copy in copies.items()}
 
     def stop(self) -> None:
         self._end_following()

@@ -96,13 +96,13 @@ class RebuiltTable:
 
     columns: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
-    found: dict[Row, list[Row]] = field(default_factory=dict)
+    buckets: dict[Row, list[Row]] = field(default_factory=dict)
     schema: TableSchema | None = None
     """The last one followed."""
     _places: tuple[int, ...] = ()
 
     def rows(self) -> list[Row]:
-        return [row for bucket in self.found.values() for row in bucket]
+        return [row for bucket in self.buckets.values() for row in bucket]
 
     def follow(self, schema: TableSchema) -> None:
         if schema is not self.schema:
@@ -119,16 +119,16 @@ class RebuiltTable:
             rows = [tuple(new if place is None else row[place] for place in places) for row in rows]
         self.columns, self.key = columns, key
         self._places = tuple(columns.index(name) for name in key)
-        self.found = {}
+        self.buckets = {}
         for row in rows:
-            self.found.setdefault(self.key_of(row), []).append(row)
+            self.buckets.setdefault(self.key_of(row), []).append(row)
 
     def key_of(self, row: Row) -> Row:
         return tuple(row[place] for place in self._places) if self.key else row
 
     def put(self, row: Row) -> bool:
         """Put a row; return False if it took the place of another one of the same key."""
-        bucket = self.found.setdefault(self.key_of(row), [])
+        bucket = self.buckets.setdefault(self.key_of(row), [])
         free = not (self.key and bucket)
         if not free:
             bucket.clear()
@@ -136,12 +136,12 @@ class RebuiltTable:
         return free
 
     def take(self, key: Row) -> Row | None:
-        bucket = self.found.get(key)
+        bucket = self.buckets.get(key)
         if not bucket:
             return None
         row = bucket.pop()
         if not bucket:
-            del self.found[key]
+            del self.buckets[key]
         return row
 
 
@@ -171,7 +171,7 @@ class Rebuild:
         table = self.tables.setdefault(schema.id, RebuiltTable())
         table.follow(schema)
         if change.op is Op.TRUNCATE:
-            table.found.clear()
+            table.buckets.clear()
             return
         old: Row | None = None
         if change.op is not Op.INSERT:

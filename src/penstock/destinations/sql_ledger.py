@@ -119,8 +119,8 @@ def _stored_format(connection: Connection) -> tuple[int, str | None]:
     row = connection.execute("select to_regclass('penstock.ledger_format') is not null").fetchone()
     if row != (True,):
         return 1, None
-    told = connection.execute("select format, written_by from penstock.ledger_format").fetchone()
-    return (told[0], told[1]) if told else (1, None)
+    row = connection.execute("select format, written_by from penstock.ledger_format").fetchone()
+    return (row[0], row[1]) if row else (1, None)
 
 
 def _record_format(connection: Connection) -> None:

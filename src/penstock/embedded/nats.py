@@ -105,8 +105,8 @@ class NatsServer:
         deadline = time.monotonic() + _STARTING
         while not self._listens():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                said = self.log.read_text(errors="replace")[-1000:]
-                raise ServerMissing(f"nats-server does not start: {said}", remedy="Mend what it names")
+                last_words = self.log.read_text(errors="replace")[-1000:]
+                raise ServerMissing(f"nats-server does not start: {last_words}", remedy="Mend what it names")
             time.sleep(0.02)
 
     def stop(self) -> None:

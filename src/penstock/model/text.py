@@ -50,7 +50,7 @@ def as_json(document: Any) -> str:
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def told(error: BaseException) -> str:
+def error_summary(error: BaseException) -> str:
     """Return what may be told of an unforeseen error: its kind; its text where that cannot quote a row."""
     if isinstance(error, PenstockError):
         return str(error)
@@ -71,5 +71,5 @@ def plain_traceback(error: BaseException) -> str:
         at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
     for link in reversed(chain):
         lines += traceback.format_tb(link.__traceback__)
-        lines.append(f"{type(link).__module__}.{told(link)}\n")
+        lines.append(f"{type(link).__module__}.{error_summary(link)}\n")
     return printable_lines("  " + "".join(lines).rstrip("\n"))

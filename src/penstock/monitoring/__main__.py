@@ -55,11 +55,11 @@ def _listen(observer: Observer, server: HttpServer) -> None:
     """Hear what the pipeline says, until it ends, be it in the middle of a line."""
     try:
         for line in sys.stdin:
-            told: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
-            if "heart" in told:
-                observer.heart = Heart(**told["heart"])
-            elif told:
-                observer.events.take(told)
+            message: dict[str, Any] = json.loads(line) if line.endswith("\n") else {}
+            if "heart" in message:
+                observer.heart = Heart(**message["heart"])
+            elif message:
+                observer.events.take(message)
     finally:
         server.end()
 

@@ -88,16 +88,16 @@ class Monitoring:
         self._waiting.append(json.dumps(fields, default=str))
 
     def _keep_serving(self) -> None:
-        log, pause, said = structlog.get_logger("penstock.monitoring"), _FIRST_PAUSE, ""
+        log, pause, last_error = structlog.get_logger("penstock.monitoring"), _FIRST_PAUSE, ""
         while not self._ended.is_set():
             began = time.monotonic()
             error = self._serve(log)
             if self._ended.is_set():
                 break
             if time.monotonic() - began > _LONGEST_PAUSE:  # it served: this is another thing than the last
-                pause, said = _FIRST_PAUSE, ""
-            if error != said:
-                said = error
+                pause, last_error = _FIRST_PAUSE, ""
+            if error != last_error:
+                last_error = error
                 log.warning("the HTTP server ended, starting it again", error=error)
             self._ended.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -169,15 +169,15 @@ class Monitoring:
         assert child.stdout is not None
         with child.stdout:
             for line in child.stdout:
-                said = json.loads(line)
-                if "listening" in said:
-                    self.url = said["listening"]
+                message = json.loads(line)
+                if "listening" in message:
+                    self.url = message["listening"]
                     log.info("dashboard", url=self.url)
-                elif "stop" in said:
+                elif "stop" in message:
                     log.info("asked to stop over HTTP")
                     self._stop.set()
                 else:
-                    failure.append(from_dict(said["error"]))
+                    failure.append(from_dict(message["error"]))
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

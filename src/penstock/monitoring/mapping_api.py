@@ -153,6 +153,6 @@ def decision_of(document: Any) -> Decision:
     return Decision(captured, placings)
 
 
-def _check_keys(what: str, document: Any, known: set[str]) -> None:
-    if not isinstance(document, dict) or not document.keys() <= known:
-        raise InvalidMapping(f"{what} has no keys but {', '.join(sorted(known))}")
+def _check_keys(what: str, document: Any, allowed: set[str]) -> None:
+    if not isinstance(document, dict) or not document.keys() <= allowed:
+        raise InvalidMapping(f"{what} has no keys but {', '.join(sorted(allowed))}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.config import Config
 from penstock.model.errors import PenstockError, to_dict
-from penstock.model.text import told
+from penstock.model.text import error_summary
 from penstock.monitoring import metrics, processes
 from penstock.monitoring.events import Events
 from penstock.monitoring.history import History
@@ -100,7 +100,7 @@ class Observer:
         except PenstockError as error:
             document = before.document | {"error": to_dict(error)}
         except Exception as error:  # whatever it is, it is told; the next look may succeed
-            document = before.document | {"error": to_dict(PenstockError(told(error)))}
+            document = before.document | {"error": to_dict(PenstockError(error_summary(error)))}
         else:
             document["error"] = None
             rates.add(document, before.document, time.monotonic() - before.at)

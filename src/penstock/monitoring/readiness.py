@@ -20,8 +20,8 @@ class Condition(NamedTuple):
     remedy: str = ""
 
     def document(self) -> Document:
-        told = {"reason": self.reason, "remedy": self.remedy} if not self.ok else {}
-        return {"name": self.name, "ok": self.ok, **told}
+        why_not = {"reason": self.reason, "remedy": self.remedy} if not self.ok else {}
+        return {"name": self.name, "ok": self.ok, **why_not}
 
 
 def conditions(document: Document, age: float) -> list[Condition]:

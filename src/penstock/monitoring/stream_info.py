@@ -52,8 +52,8 @@ async def _asked(options: NatsOptions, stream: str) -> dict[str, Any]:
         raise ConnectionFailed(f"NATS does not answer: {reason}", servers=access.shown) from None
     finally:
         await client.close()
-    told: dict[str, Any] = json.loads(json.dumps(info.as_dict(), default=str))
-    return told
+    document: dict[str, Any] = json.loads(json.dumps(info.as_dict(), default=str))
+    return document
 
 
 async def _ignored(_: Exception) -> None:

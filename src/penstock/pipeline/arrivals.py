@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.model import Lsn, TableId
 from penstock.pipeline import unseen_changes
-from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.schema_evolution import is_newer
 from penstock.pipeline.table_facts import Facts
 from penstock.state.store import TableState
@@ -26,23 +26,23 @@ class Arrivals:
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
         self._tables = stream.tables
-        self._seen: Found | None = None
+        self._seen: PublishedTables | None = None
         self._leaving: dict[TableId, Lsn] = {}
         self._asked_for: set[TableId] = set()
 
-    def look(self, found: Found) -> None:
+    def look(self, published: PublishedTables) -> None:
         """Compare with the published tables, if they were looked at anew."""
-        if found is self._seen:
+        if published is self._seen:
             return
-        self._seen = found
+        self._seen = published
         states = {state.key.table: state for state in self._tables}
-        self._add(found, found.tables.keys() - states.keys())
-        for table in states.keys() - found.tables.keys():
-            self._leaving.setdefault(table, found.lsn)
-        for table in states.keys() & found.tables.keys():
+        self._add(published, published.tables.keys() - states.keys())
+        for table in states.keys() - published.tables.keys():
+            self._leaving.setdefault(table, published.lsn)
+        for table in states.keys() & published.tables.keys():
             self._leaving.pop(table, None)
-            if states[table].phase.streams and is_newer(found.tables[table], states[table].detail):
-                self._compare(states[table], found.tables[table])
+            if states[table].phase.streams and is_newer(published.tables[table], states[table].detail):
+                self._compare(states[table], published.tables[table])
 
     def _compare(self, state: TableState, facts: Facts) -> None:
         """Copy a table anew to which something happened that the stream does not show."""
@@ -58,16 +58,16 @@ class Arrivals:
         if not unknown - self._asked_for:
             return
         self._asked_for |= unknown
-        found = self._stream.feed.discover()
-        self._add(found, unknown & found.tables.keys())
+        published = self._stream.feed.discover()
+        self._add(published, unknown & published.tables.keys())
 
-    def _add(self, found: Found, tables: Iterable[TableId]) -> None:
+    def _add(self, published: PublishedTables, tables: Iterable[TableId]) -> None:
         feed = self._stream.feed
-        added = {table: found.tables[table].schema.name for table in tables}
+        added = {table: published.tables[table].schema.name for table in tables}
         if added:
             self._stream.target.expect(feed.name, added)
         for table in added:
-            self._tables.add(found.tables[table], feed.fresh.get(table))
+            self._tables.add(published.tables[table], feed.fresh.get(table))
 
     def let_go(self, reached: Lsn) -> None:
         """Remove the tables that left, once the stream has passed their end."""

@@ -24,7 +24,7 @@ from penstock.pipeline.table_states import Tables
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableState
 
-Found = tuple[TableChanges, TableState]
+TableWork = tuple[TableChanges, TableState]
 """Changes, and what the table's state is once they are applied."""
 
 
@@ -59,14 +59,14 @@ class Changes:
         """Return the logical messages of `[start, end)`."""
         return tuple(part for part in self._slices(start, end) if part.table is None)
 
-    def of(self, state: TableState, parts: Iterable[Slice], start: Lsn) -> Found | CopyAnew:
+    def of(self, state: TableState, parts: Iterable[Slice], start: Lsn) -> TableWork | CopyAnew:
         """Return changes of a table that streams."""
         runs = self._runs(state, parts)
         if isinstance(runs, CopyAnew):
             return runs
         return TableChanges(runs[0], start), runs[1]
 
-    def waiting(self, state: TableState, end: Lsn) -> Found | CopyAnew:
+    def waiting(self, state: TableState, end: Lsn) -> TableWork | CopyAnew:
         """Return changes that have waited for a table since its copy began, or since it stopped."""
         assert state.position is not None
         parts = self.parts(state.position, end).get(state.key.table, [])
@@ -79,7 +79,7 @@ class Changes:
 
     def described(
         self, state: TableState, facts: Facts, position: Lsn
-    ) -> Found | TableState | CopyAnew | None:
+    ) -> TableWork | TableState | CopyAnew | None:
         """Return no changes, but the step to a schema that the catalog tells and the stream does not yet; or
         nothing for the destination, but what is now certain of the table."""
         followed = self.followed(state)

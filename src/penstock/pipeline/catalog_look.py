@@ -20,7 +20,7 @@ from penstock.postgres.selection import Selection, select
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PublishedTables:
     """The published tables, as of one moment."""
 
     tables: dict[TableId, Facts]
@@ -35,7 +35,7 @@ class Look:
         self._tell = tell
         self._tables: dict[TableId, Facts] = {}
 
-    def take(self, connection: Connection) -> Found:
+    def take(self, connection: Connection) -> PublishedTables:
         """Return the published tables as they are now; where the publication is ours, bring it in step
         first."""
         begun = wal_position(connection)
@@ -57,7 +57,7 @@ class Look:
             for id, table in measured.items()
         }
         ours = self._source.tables.is_ours  # a publication of all tables has them, too
-        return Found(
+        return PublishedTables(
             {id: table for id, table in self._tables.items() if not ours(table.schema.name)},
             lsn,
             next((id for id, t in tables.items() if selection.recorded and t.schema.name == HISTORY), None),

@@ -19,14 +19,14 @@ from typing import Any
 from penstock.pipeline.table_facts import Facts
 
 
-def possible(names: Sequence[str], known: Mapping[str, Any], now: Facts) -> list[int] | None:
-    """Return the numbers of columns with these names, at some time between `known` (`Facts.detail`) and now.
+def possible(names: Sequence[str], detail: Mapping[str, Any], now: Facts) -> list[int] | None:
+    """Return the numbers of columns with these names, at some time between `detail` (`Facts.detail`) and now.
     None if there are none, or if there is more than one possibility."""
-    before, live = set(known["numbers"].values()), set(now.numbers.values())
-    numbers = sorted(before | set(range(highest(known) + 1, now.highest + 1)))
+    before, live = set(detail["numbers"].values()), set(now.numbers.values())
+    numbers = sorted(before | set(range(highest(detail) + 1, now.highest + 1)))
     if not live <= set(numbers):
         return None  # a column that had been there was published only since
-    fixed, width = _fixed_names(known, now), len(names)
+    fixed, width = _fixed_names(detail, now), len(names)
 
     def fits(number: int, place: int) -> bool:
         return place < width and fixed.get(number, names[place]) == names[place]
@@ -50,17 +50,17 @@ def possible(names: Sequence[str], known: Mapping[str, Any], now: Facts) -> list
     return chosen
 
 
-def highest(known: Mapping[str, Any]) -> int:
+def highest(detail: Mapping[str, Any]) -> int:
     """Return the highest number that a column had. What an earlier version of ours remembered lacks it: then
     later ones may seem to have come and gone, which only makes more possible."""
-    numbers: Mapping[str, int] = known["numbers"]
-    return int(known.get("highest", max(numbers.values(), default=0)))
+    numbers: Mapping[str, int] = detail["numbers"]
+    return int(detail.get("highest", max(numbers.values(), default=0)))
 
 
-def _fixed_names(known: Mapping[str, Any], now: Facts) -> dict[int, str]:
-    marks = known.get("marks", {})
+def _fixed_names(detail: Mapping[str, Any], now: Facts) -> dict[int, str]:
+    marks = detail.get("marks", {})
     return {
         number: name
-        for name, number in known["numbers"].items()
+        for name, number in detail["numbers"].items()
         if number in now.marks and marks.get(str(number)) == now.marks[number]
     }

@@ -28,7 +28,7 @@ from penstock.destinations.protocol import TableCopy
 from penstock.model import Lsn
 from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
-from penstock.model.text import told
+from penstock.model.text import error_summary
 from penstock.pipeline import table_facts, unseen_changes
 from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
@@ -116,7 +116,7 @@ class Copier:
         except Exception as error:
             if not stream.stopping.is_set():
                 self._log.exception("copy failed", table=str(state.name))
-            self._fail(stream, state, PenstockError(f"the copy failed: {told(error)}"[:1000]))
+            self._fail(stream, state, PenstockError(f"the copy failed: {error_summary(error)}"[:1000]))
         finally:
             with self._lock:
                 del self._running[state.key]

@@ -85,10 +85,10 @@ class TableMapping:
         return self._document(of, name) | {"takes_effect": NOW if runs else LATER}
 
     def _document(self, source: SourceConfig, name: TableName) -> Document:
-        found = self.tables.browse(self.store, TableFilter(source=source.name, only=name))
-        if found["errors"]:
-            raise from_dict(found["errors"][0])
-        document: Document = found["tables"][0]
+        page = self.tables.browse(self.store, TableFilter(source=source.name, only=name))
+        if page["errors"]:
+            raise from_dict(page["errors"][0])
+        document: Document = page["tables"][0]
         return document
 
     def _source(self, name: str | None) -> SourceConfig:

@@ -41,13 +41,13 @@ class Places:
 
     def target_now(self, table: TableId) -> TableName | None:
         """Return the target that its present name gives it at the destination; None: the table is gone."""
-        facts = self.feed.found.tables.get(table)
+        facts = self.feed.published.tables.get(table)
         return self.tables.target_of(facts.schema.name) if facts is not None else None
 
     def is_lost(self, copied: TableState) -> bool:
         """Whether another table has the target that a copy was made for, and keeps it, the one that was
         copied having another name by now."""
-        facts = self.feed.found.tables.get(copied.key.table)
+        facts = self.feed.published.tables.get(copied.key.table)
         owner = self.owner(copied.target, copied.key.table)
         return (
             owner is not None

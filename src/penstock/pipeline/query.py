@@ -26,7 +26,7 @@ from penstock.config import Config
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
 from penstock.model.errors import DestinationWentBack, PenstockError, Scope, StateUnreachable, TaskFailed
-from penstock.model.text import told
+from penstock.model.text import error_summary
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.spark import ranges
 from penstock.spark.tasks import explained
@@ -138,7 +138,7 @@ class StreamQuery:
             except Exception as error:
                 self._log.exception("a batch failed", start=str(self._work.position), end=str(end))
                 self._failed = PenstockError(
-                    f"a batch failed: {told(error)}", destination=self._destination.name
+                    f"a batch failed: {error_summary(error)}", destination=self._destination.name
                 )
                 raise
 

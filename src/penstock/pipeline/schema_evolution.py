@@ -50,16 +50,16 @@ def same(one: TableSchema, other: TableSchema) -> bool:
     return (one.name, one.identity, one.columns) == (other.name, other.identity, other.columns)
 
 
-def is_newer(now: Facts, known: Mapping[str, Any]) -> bool:
+def is_newer(now: Facts, detail: Mapping[str, Any]) -> bool:
     """Whether the catalog was read later than all that is known of the table: a copy has looked for itself,
     and an older look says nothing about it."""
-    return now.begun > (Lsn.parse(known["lsn"]) if "lsn" in known else ZERO)
+    return now.begun > (Lsn.parse(detail["lsn"]) if "lsn" in detail else ZERO)
 
 
-def is_due(now: Facts, known: Mapping[str, Any], reached: Lsn) -> bool:
+def is_due(now: Facts, detail: Mapping[str, Any], reached: Lsn) -> bool:
     """Whether what the catalog says is to be compared with what is known: all changes from before it said so
     have been applied, and nothing that is known is newer."""
-    return now.lsn <= reached and is_newer(now, known)
+    return now.lsn <= reached and is_newer(now, detail)
 
 
 def is_outrun(now: Facts, applied: Lsn) -> bool:
@@ -69,64 +69,64 @@ def is_outrun(now: Facts, applied: Lsn) -> bool:
 
 
 def follow(
-    old: TableSchema, new: TableSchema, known: Mapping[str, Any], now: Facts | None
+    old: TableSchema, new: TableSchema, detail: Mapping[str, Any], now: Facts | None
 ) -> Evolved | CopyAnew:
-    """Return the step from `old`, of which `known` is certain, to `new`, of a row from before `now` was
+    """Return the step from `old`, of which `detail` is certain, to `new`, of a row from before `now` was
     read."""
     if _columns(old) == _columns(new):
-        return Evolved(SchemaChange(), dict(known))
+        return Evolved(SchemaChange(), dict(detail))
     if now is None:
         return CopyAnew("its columns changed and it is no longer published as it was")
-    to = possible(new.column_names, known, now)
-    if to is None or not _is_settled(old, known, now):
+    to = possible(new.column_names, detail, now)
+    if to is None or not _is_settled(old, detail, now):
         return UNCERTAIN
-    change = _change(old, new, known, to, now)
+    change = _change(old, new, detail, to, now)
     if isinstance(change, CopyAnew):
         return change
     names = dict(zip(to, new.column_names, strict=True))
-    primary_key = [names.get(known["numbers"].get(name, 0)) for name in known["primary_key"]]
+    primary_key = [names.get(detail["numbers"].get(name, 0)) for name in detail["primary_key"]]
     return Evolved(
         change,
         {
-            **known,
+            **detail,
             "numbers": {name: number for number, name in names.items()},
-            "highest": max([highest(known), *to]),  # not the catalog's: the next row may have later ones
+            "highest": max([highest(detail), *to]),  # not the catalog's: the next row may have later ones
             "files": dict(now.files),
             "primary_key": primary_key if None not in primary_key else [],
         },
     )
 
 
-def look(old: TableSchema, known: Mapping[str, Any], now: Facts) -> Evolved | CopyAnew | None:
+def look(old: TableSchema, detail: Mapping[str, Any], now: Facts) -> Evolved | CopyAnew | None:
     """Return the step from `old` to the catalog's schema, when all changes before it were applied, none
     after. None where nothing is to be done and nothing to be remembered."""
-    if why := unseen(known, now):
+    if why := unseen(detail, now):
         return CopyAnew(why)
     certain = now.detail()
-    if same(old, now.schema) and all(known.get(key) == certain[key] for key in certain if key != "lsn"):
+    if same(old, now.schema) and all(detail.get(key) == certain[key] for key in certain if key != "lsn"):
         return None
-    if not _is_settled(old, known, now):
+    if not _is_settled(old, detail, now):
         return UNCERTAIN
     to = [now.numbers[name] for name in now.schema.column_names]
-    change = _change(old, now.schema, known, to, now)
+    change = _change(old, now.schema, detail, to, now)
     if isinstance(change, CopyAnew):
         return change
-    if _loses_its_key(old, known, now):
+    if _loses_its_key(old, detail, now):
         return CopyAnew("its primary key changed")
-    return Evolved(change, {**known, **certain})
+    return Evolved(change, {**detail, **certain})
 
 
-def _is_settled(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:
+def _is_settled(old: TableSchema, detail: Mapping[str, Any], now: Facts) -> bool:
     """Whether all rows that look as the old ones did had the columns that are known, and no others."""
-    numbers = [known["numbers"].get(name) for name in old.column_names]
-    return possible(old.column_names, known, now) == numbers
+    numbers = [detail["numbers"].get(name) for name in old.column_names]
+    return possible(old.column_names, detail, now) == numbers
 
 
 def _change(
-    old: TableSchema, new: TableSchema, known: Mapping[str, Any], to: Sequence[int], now: Facts
+    old: TableSchema, new: TableSchema, detail: Mapping[str, Any], to: Sequence[int], now: Facts
 ) -> SchemaChange | CopyAnew:
     """Return the step from the old columns to the new ones, whose numbers are `to`."""
-    was = {known["numbers"][column.name]: column for column in old.columns}
+    was = {detail["numbers"][column.name]: column for column in old.columns}
     names = {number: name for name, number in now.numbers.items()}
     renamed, added, retyped = [], [], []
     for column, number in zip(new.columns, to, strict=True):
@@ -145,7 +145,7 @@ def _change(
             if not _prints_alike(before.type, column.type):
                 return CopyAnew(f"the type of {column.name} changed")
             retyped.append(column)
-    if _is_rewritten(known["files"], now.files) and (added or _is_touched(known, now)):
+    if _is_rewritten(detail["files"], now.files) and (added or _is_touched(detail, now)):
         return CopyAnew("its rows were rewritten")
     dropped = tuple(column.name for number, column in was.items() if number not in to)
     return SchemaChange(tuple(added), dropped, tuple(renamed), tuple(retyped))
@@ -155,20 +155,20 @@ def _is_rewritten(before: Mapping[str, int], now: Mapping[str, int]) -> bool:
     return any(now.get(oid, file) != file for oid, file in before.items())
 
 
-def _is_touched(known: Mapping[str, Any], now: Facts) -> bool:
+def _is_touched(detail: Mapping[str, Any], now: Facts) -> bool:
     """Whether a column that stayed may have been altered: a VACUUM FULL writes new files, too, but leaves the
     columns alone."""
-    marks = known.get("marks")
-    numbers = set(known["numbers"].values())
+    marks = detail.get("marks")
+    numbers = set(detail["numbers"].values())
     return marks is not None and any(
         marks.get(str(number)) != mark for number, mark in now.marks.items() if number in numbers
     )
 
 
-def _loses_its_key(old: TableSchema, known: Mapping[str, Any], now: Facts) -> bool:
+def _loses_its_key(old: TableSchema, detail: Mapping[str, Any], now: Facts) -> bool:
     """Whether rows were found by a primary key that is no more. Under identity full the stream does not tell
     when it went, and two rows may have had one key since."""
-    before = [known["numbers"].get(name) for name in known["primary_key"]]
+    before = [detail["numbers"].get(name) for name in detail["primary_key"]]
     return (
         old.identity is ReplicaIdentity.FULL
         and bool(before)

@@ -19,7 +19,7 @@ from penstock.capture.heartbeat import mark
 from penstock.config import Config
 from penstock.destinations.protocol import Snapshots, TableCopy, WantedSnapshot
 from penstock.model.errors import PenstockError
-from penstock.model.text import told
+from penstock.model.text import error_summary
 from penstock.pipeline import table_facts
 from penstock.pipeline.stream import Stream
 from penstock.postgres.connection import connect, explain
@@ -105,7 +105,7 @@ class SnapshotMaker:
             rows = self._made(snapshots, request, stream, state)
             self._log.info("snapshot made", table=str(state.name), snapshot=request.id, rows=rows)
         except Exception as error:
-            reason = str(error) if isinstance(error, PenstockError) else told(error)
+            reason = str(error) if isinstance(error, PenstockError) else error_summary(error)
             self._log.warning("snapshot failed", table=str(state.name), snapshot=request.id, error=reason)
             try:
                 snapshots.refuse(request, f"the snapshot failed: {reason}"[:1000])

@@ -39,7 +39,7 @@ from penstock.model import Lsn, TableId
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
 from penstock.pipeline import retained_wal, table_facts
 from penstock.pipeline.capture_trouble import CaptureTrouble
-from penstock.pipeline.catalog_look import Found, Look
+from penstock.pipeline.catalog_look import Look, PublishedTables
 from penstock.pipeline.retained_wal import RetainedWal
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -89,7 +89,7 @@ class SourceFeed:
         self._connection: Connection | None = None
         self._lock = threading.Lock()
         self._look = Look(source, self._tell)
-        self._found: Found | None = None
+        self._published: PublishedTables | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"look-{source.name}")
         self._asking: Future[None] | None = None
         self._reported: list[str] = []
@@ -180,10 +180,10 @@ class SourceFeed:
 
     def _begin(self) -> None:
         """Look at the tables, then start the capture, which makes a slot where there is none."""
-        found = self.discover()
+        published = self.discover()
         with self._lock:
             existing = self._asked(lambda: slot.describe(self._connected(), self.spec.slot))
-        self.fresh = {} if existing else {id: table.member for id, table in found.tables.items()}
+        self.fresh = {} if existing else {id: table.member for id, table in published.tables.items()}
         self._capture = CaptureProcess(self.spec)
 
     def _has_begun(self) -> bool:
@@ -204,14 +204,14 @@ class SourceFeed:
         return self.lost is None and spool_exists(self.spec.spool)
 
     @property
-    def found(self) -> Found:
-        assert self._found is not None
-        return self._found
+    def published(self) -> PublishedTables:
+        assert self._published is not None
+        return self._published
 
     @property
     def history(self) -> TableId | None:
         """Return the table in which schema changes come, if they do and are wanted."""
-        return self._found.history if self._found is not None and self.marker is not None else None
+        return self._published.history if self._published is not None and self.marker is not None else None
 
     # Now and then
 
@@ -280,13 +280,13 @@ class SourceFeed:
             self._capture.close()
             self._capture = None
 
-    def discover(self) -> Found:
+    def discover(self) -> PublishedTables:
         """Look at the published tables now; where the publication is ours, bring it in step first."""
         with self._lock:
             self._looked = time.monotonic()
-            self._found = self._asked(lambda: self._look.take(self._connected()))
+            self._published = self._asked(lambda: self._look.take(self._connected()))
             self.error = None
-            return self._found
+            return self._published
 
     def _tell(self, done: list[str]) -> None:
         """Log what was done to the publication; what holds on from one look to the next is logged once."""

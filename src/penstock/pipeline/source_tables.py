@@ -148,7 +148,7 @@ class SourceTables:
         counts = store is not None and self.config.mapping == "database"
         mapped = store.mapping.read() if store is not None and counts else Mapped()
         config = self.under(mapped)
-        found: list[Listed] = []
+        matching: list[Listed] = []
         total, failures = 0, []
         for source in config.sources:
             if wanted.source not in (None, source.name):
@@ -162,21 +162,21 @@ class SourceTables:
             tables = [table for table in seen.tables.values() if not source.tables.is_ours(table.name)]
             tables += _gone(seen, {name for of, name in mapped.decisions if of == source.name}, wanted.only)
             total += len(tables)
-            found += [
+            matching += [
                 Listed(source, seen, table, table.id in chosen, part)
                 for table in sorted(tables, key=lambda table: table.name)
                 if wanted.names(table.name)
                 for part in [any(above.id in chosen for above in seen.ancestors(table))]
                 if wanted.captured in (None, part or table.id in chosen)
             ]
-        page = found[wanted.offset : wanted.offset + wanted.limit]
+        page = matching[wanted.offset : wanted.offset + wanted.limit]
         return {
             "mapping": config.mapping,
             "revision": mapped.revision if config.mapping == "database" else None,
             "running": store.holder() if store is not None else None,
             "total": total,
-            "matching": len(found),
-            "captured": sum(listed.chosen for listed in found),
+            "matching": len(matching),
+            "captured": sum(listed.chosen for listed in matching),
             "offset": wanted.offset,
             "tables": self._described(store, config, mapped, page),
             "errors": failures,

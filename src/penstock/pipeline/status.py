@@ -182,8 +182,8 @@ class _SourceReader:
 
     def _look(self, connection: Connection) -> None:
         if time.monotonic() - self._looked >= LEFT_OUT:
-            found = selection.left_out(connection, self._source)
-            self._left_out = [{"table": str(name), "reason": why} for name, why in found.items()]
+            reasons = selection.left_out(connection, self._source)
+            self._left_out = [{"table": str(name), "reason": why} for name, why in reasons.items()]
             self._looked = time.monotonic()
 
     def _disconnect(self) -> None:
@@ -255,13 +255,13 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
 
 def _files(destination: str, of_sources: dict[str, dict[str, Document]]) -> Document | None:
     """Return the files of a destination; None: it registers none, or no source can be asked."""
-    found = [(source, files[destination]) for source, files in of_sources.items() if destination in files]
-    if not found:
+    by_source = [(source, files[destination]) for source, files in of_sources.items() if destination in files]
+    if not by_source:
         return None
-    recent = [{"source": source, **each} for source, files in found for each in files["recent"]]
+    recent = [{"source": source, **each} for source, files in by_source for each in files["recent"]]
     return {
-        "count": sum(files["count"] for _, files in found),
-        "bytes": sum(files["bytes"] for _, files in found),
+        "count": sum(files["count"] for _, files in by_source),
+        "bytes": sum(files["bytes"] for _, files in by_source),
         "recent": sorted(recent, key=lambda each: str(each["at"]), reverse=True)[:NEWEST],
     }
 

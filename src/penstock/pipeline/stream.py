@@ -35,7 +35,7 @@ from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.batch_plan import Changes
-from penstock.pipeline.catalog_look import Found
+from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.name_owners import Places
 from penstock.pipeline.query import StreamQuery
 from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
@@ -96,7 +96,7 @@ class Stream:
         while the spool is younger than what was delivered: capture has to come there first."""
         if not Beginning(self, self._manifest, self._store).find():
             return False
-        self.arrivals.look(self.feed.found)
+        self.arrivals.look(self.feed.published)
         folder = self.feed.spec.spool.absolute() / "transformed" / self.config.name
         self.transforms = Transforms(spark, folder)
         self.query.start(spark)
@@ -243,7 +243,7 @@ class Stream:
         self.unfinished.finish()
         if not self._is_between_segments():
             return
-        self.arrivals.look(self.feed.found)
+        self.arrivals.look(self.feed.published)
         if self.reloads is not None:
             self.reloads.settle()
         reached, now = self.reached(), datetime.now(UTC)
@@ -368,7 +368,7 @@ class Stream:
 
     def _follow(self, state: TableState, reached: Lsn) -> None:
         """Follow what the catalog says where the stream has nothing to say, up to where it was read."""
-        facts = self._due(state, self.feed.found, reached)
+        facts = self._due(state, self.feed.published, reached)
         if facts is not None and is_outrun(facts, self.position):
             facts = self._due(state, self.feed.discover(), reached)
         if facts is None or is_outrun(facts, self.position):
@@ -383,9 +383,9 @@ class Stream:
         else:
             self._change_schema(state, *step, reached)
 
-    def _due(self, state: TableState, found: Found, reached: Lsn) -> Facts | None:
+    def _due(self, state: TableState, published: PublishedTables, reached: Lsn) -> Facts | None:
         """Return what the catalog says of a table, if there may be something in it to follow now."""
-        facts = found.tables.get(state.key.table)
+        facts = published.tables.get(state.key.table)
         if facts is None or not is_due(facts, state.detail, reached):
             return None
         return None if self._agreed.get(state.key.table) == (facts.mark, state.version) else facts

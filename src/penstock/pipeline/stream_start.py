@@ -93,7 +93,7 @@ class Beginning:
     def _take_up(self, state: TableState, there: Recorded) -> None:
         """Take up a table that streams, or was handed over, with the schema that the destination has of
         it."""
-        facts = self._stream.feed.found.tables.get(state.key.table)
+        facts = self._stream.feed.published.tables.get(state.key.table)
         after = self._stream.changes.reconciled(state, there.version, facts)
         if isinstance(there.error, CopyNeeded):
             self._tables.copy_anew(state, there.error.reason)

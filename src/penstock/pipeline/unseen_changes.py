@@ -20,14 +20,14 @@ from typing import Any
 from penstock.pipeline.table_facts import Facts
 
 
-def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
-    """Return why the table is to be copied anew, if so; `known` is `Facts.detail` of its copy."""
-    if "member" in known and now.member.isdisjoint(known["member"]):
+def unseen(detail: Mapping[str, Any], now: Facts) -> str | None:
+    """Return why the table is to be copied anew, if so; `detail` is `Facts.detail` of its copy."""
+    if "member" in detail and now.member.isdisjoint(detail["member"]):
         return "it was not published for a while"
-    types: Mapping[str, str] = known.get("types", {})
+    types: Mapping[str, str] = detail.get("types", {})
     if any(now.types.get(oid, text) != text for oid, text in types.items()):
         return "values of a type were renamed, or its fields changed"
-    leaves: Mapping[str, str] = known.get("leaves", now.leaves)
+    leaves: Mapping[str, str] = detail.get("leaves", now.leaves)
     gone = leaves.keys() - now.leaves.keys()
     if gone:
         return f"partitions were detached or dropped: {len(gone)}"
@@ -40,6 +40,6 @@ def unseen(known: Mapping[str, Any], now: Facts) -> str | None:
     return None
 
 
-def remember(known: Mapping[str, Any], now: Facts) -> dict[str, Any]:
-    """Return `known` brought up to date, for later, where nothing went unseen."""
-    return {**known, "member": sorted(now.member), "leaves": dict(now.leaves), "types": dict(now.types)}
+def remember(detail: Mapping[str, Any], now: Facts) -> dict[str, Any]:
+    """Return `detail` brought up to date, for later, where nothing went unseen."""
+    return {**detail, "member": sorted(now.member), "leaves": dict(now.leaves), "types": dict(now.types)}

@@ -25,9 +25,9 @@ def estimates(connection: Connection, tables: Iterable[TableId]) -> dict[TableId
 
 def together(parts: Iterable[Estimate]) -> Estimate:
     """Return the estimate of a table by those of its leaves."""
-    known = list(parts)
-    counted = [part.rows for part in known if part.rows is not None]
-    return Estimate(sum(counted) if counted or not known else None, sum(part.bytes for part in known))
+    estimates = list(parts)
+    counted = [part.rows for part in estimates if part.rows is not None]
+    return Estimate(sum(counted) if counted or not estimates else None, sum(part.bytes for part in estimates))
 
 
 # Up to 13 a table that was never analyzed has 0 rows, from 14 on -1.

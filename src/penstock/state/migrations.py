@@ -47,10 +47,10 @@ def bring_up_to_date(database: Database) -> None:
 
 def _pipelines(database: Database) -> list[str]:
     with database.reading() as connection:
-        known = union(
+        pipelines = union(
             *(select(table.c.pipeline) for table in (tables.leases, tables.tables, tables.progress))
         )
-        return sorted(connection.execute(known).scalars())
+        return sorted(connection.execute(pipelines).scalars())
 
 
 def _migrate(connection: Connection, database: Database) -> None:

@@ -112,8 +112,8 @@ def _server(text: str) -> dict[str, str]:
         if not text or re.search(r"[\s@]", text):
             raise ValueError("expected the name of a host, or postgresql://user@host:5432/database")
         return {"host": text}
-    found = conninfo_to_dict(check_dsn(SecretStr(text)).get_secret_value())
-    keywords = {key: str(value) for key, value in found.items()}
+    parameters = conninfo_to_dict(check_dsn(SecretStr(text)).get_secret_value())
+    keywords = {key: str(value) for key, value in parameters.items()}
     for keyword in sorted((SECRETS - {PASSWORD}) & keywords.keys()):
         raise ValueError(f"`{keyword}` is a secret, and would stand in the file; add it there yourself")
     return keywords

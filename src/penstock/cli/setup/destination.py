@@ -45,9 +45,9 @@ def _files(questions: Questions, given: GivenDestination, _pipeline: str) -> Ask
 
 
 def _postgres(questions: Questions, given: GivenDestination, _pipeline: str) -> AskedDestination:
-    told = GivenConnection(given.dsn, password_env=given.password_env, option="--to-")
-    made = connection.ask(questions, told)
-    return AskedDestination(NewDestination("postgres", {}, made.keywords), made)
+    given_connection = GivenConnection(given.dsn, password_env=given.password_env, option="--to-")
+    access = connection.ask(questions, given_connection)
+    return AskedDestination(NewDestination("postgres", {}, access.keywords), access)
 
 
 def _nats(questions: Questions, given: GivenDestination, pipeline: str) -> AskedDestination:
@@ -57,12 +57,12 @@ def _nats(questions: Questions, given: GivenDestination, pipeline: str) -> Asked
     user = questions.answer(Question("User (- if none is needed)", "--to-user", "-"), given.user, _given)
     if user == "-":
         return AskedDestination(NewDestination("nats", {"servers": servers}))
-    told = GivenConnection(password_env=given.password_env, option="--to-")
-    made = connection.with_password(
-        questions, told, {"user": user}, f"{connection.as_variable(pipeline)}_NATS_PASSWORD"
+    given_connection = GivenConnection(password_env=given.password_env, option="--to-")
+    login = connection.with_password(
+        questions, given_connection, {"user": user}, f"{connection.as_variable(pipeline)}_NATS_PASSWORD"
     )
-    access = {"user": user, **{key: value for key, value in made.keywords.items() if key == "password_env"}}
-    return AskedDestination(NewDestination("nats", {"servers": servers, **access}), made)
+    access = {"user": user, **{key: value for key, value in login.keywords.items() if key == "password_env"}}
+    return AskedDestination(NewDestination("nats", {"servers": servers, **access}), login)
 
 
 def _none(_questions: Questions, _given: GivenDestination, _pipeline: str) -> AskedDestination:

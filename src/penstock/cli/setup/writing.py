@@ -32,19 +32,19 @@ def refuse(file: Path, *, force: bool) -> None:
 def write(file: Path, new: NewConfig, *, force: bool) -> None:
     """Write it: beside its place first (a crash leaves a file of another name there), then in one step."""
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)  # for its owner alone
-    made = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(written(new, str(file)))
         if force:
-            made.replace(file)
+            temporary.replace(file)
         else:
             try:
-                os.link(made, file)
+                os.link(temporary, file)
             except FileExistsError:  # since we looked
                 refuse(file, force=False)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def check(file: Path, *servers: NewConnection) -> None:

@@ -72,7 +72,7 @@ class _Planned:
 
     batch: datetime
     job: ChangesFile
-    told: ddl_txt.Told
+    notes: ddl_txt.SchemaNotes
 
     @property
     def table(self) -> TableId:
@@ -113,7 +113,7 @@ class Writer:
                 cleanup.remove_folders(self.storage, [plan.job.folder for plan in planned])
             raise
         records.drafts.difference_update(
-            plan.job.folder for plan, outcome in pairs if not (outcome or plan.told)
+            plan.job.folder for plan, outcome in pairs if not (outcome or plan.notes)
         )
         return entries, failed
 
@@ -143,18 +143,18 @@ class Writer:
         for place, run in enumerate(runs):
             table = run.delivery.table.name
             events = [event for event in recorded if event.table == run.delivery.id]
-            told = ddl_txt.Told(
+            notes = ddl_txt.SchemaNotes(
                 tuple(events) if place == follows else (),
                 ddl_txt.statements(connection, run.delivery.table, run.follow) if run.follow else (),
             )
             batch, folder = self.folder(records, connection, table)
-            yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), told)
+            yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), notes)
 
     def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[FileEntry]:
-        job, batch, has_ddl = planned.job, planned.batch, bool(planned.told)
+        job, batch, has_ddl = planned.job, planned.batch, bool(planned.notes)
         table, start = job.run.delivery.table.name, job.changes.start
         if has_ddl:
-            file = self.storage.write(f"{job.folder}/{DDL}.txt", [planned.told.text(table, batch)])
+            file = self.storage.write(f"{job.folder}/{DDL}.txt", [planned.notes.text(table, batch)])
             yield FileEntry(table, batch, DDL, file, start, start, has_ddl=True)
         if written is not None:
             yield FileEntry(

@@ -19,7 +19,7 @@ from penstock.postgres.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SchemaNotes:
     """What is to be told of a table's schema before some of its changes."""
 
     recorded: tuple[DdlEvent, ...] = ()

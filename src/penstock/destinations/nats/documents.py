@@ -133,5 +133,5 @@ def _message(
     name = delivery.table.name
     subject = change_subject(name, operation)
     message_id = f"{form.id_prefix}{position_text(place.commit_lsn)}-{id}-{token(name)}-{operation}"
-    said = {**document, "operation": operation.upper(), "subject": subject, "msg_id": message_id}
-    return Messages.single(packed(said, form.encoding), subject, message_id, place)
+    content = {**document, "operation": operation.upper(), "subject": subject, "msg_id": message_id}
+    return Messages.single(packed(content, form.encoding), subject, message_id, place)

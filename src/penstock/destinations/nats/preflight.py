@@ -43,14 +43,14 @@ def _server(link: NatsLink, options: NatsOptions) -> Iterator[Check]:
     version = client.connected_server_version
     _, first = _NEEDED[options.delivery]
     host = client.connected_url.netloc if client.connected_url else link.access.shown
-    said = f"NATS {version.major}.{version.minor}.{version.patch} at {host}"
+    server = f"NATS {version.major}.{version.minor}.{version.patch} at {host}"
     if (version.major, version.minor) < first:
         wanted = ".".join(map(str, first))
         yield failure(
-            "server", f"{said}; `delivery: {options.delivery}` needs {wanted}", "Upgrade the server"
+            "server", f"{server}; `delivery: {options.delivery}` needs {wanted}", "Upgrade the server"
         )
     else:
-        yield ok("server", f"{said}, messages of up to {client.max_payload} bytes")
+        yield ok("server", f"{server}, messages of up to {client.max_payload} bytes")
     account = link.run(streams.ask(link, "INFO"))
     limits = account.get("limits", {})
     stored = int(limits.get("max_storage", -1))
@@ -67,14 +67,14 @@ def _server(link: NatsLink, options: NatsOptions) -> Iterator[Check]:
 
 def _streams(link: NatsLink, options: NatsOptions) -> Iterator[Check]:
     for name in streams.wanted(options):
-        found = link.run(streams.info(link, name))
+        info = link.run(streams.info(link, name))
         label = f"stream {name}"
-        if found is None and not options.create_streams:
+        if info is None and not options.create_streams:
             yield failure(label, "it is not there", "Make it, or set `create_streams: true`")
-        elif found is None:
+        elif info is None:
             yield ok(label, "it will be made")
         else:
-            yield from _existing(label, found, options)
+            yield from _existing(label, info, options)
 
 
 def _existing(label: str, stream: StreamInfo, options: NatsOptions) -> Iterator[Check]:

@@ -61,10 +61,10 @@ class TableMessages:
     def _of_run(self, run: Run) -> Iterator[Messages]:
         render = ChangeMessages(run.delivery, self._form.encoding, self._form.id_prefix)
         subjects = tuple(change_subject(run.delivery.table.name, OPERATIONS[op]).encode() for op in OPS)
-        told = run.follow is None
+        schema_sent = run.follow is None
         for table, rows in meant_rows(self.changes, run):
-            if not told:
-                told = True
+            if not schema_sent:
+                schema_sent = True
                 yield from self._schema(run, Place(rows["commit_lsn"][0].as_py(), rows["seq"][0].as_py()))
                 if self.stop is not None:
                     return
@@ -72,7 +72,7 @@ class TableMessages:
                 yield _messages(block, subjects)
             if self.stop is not None:
                 return
-        if not told:
+        if not schema_sent:
             yield from self._schema(run, self._last)
 
     def _schema(self, run: Run, place: Place) -> Iterator[Messages]:

@@ -113,38 +113,38 @@ class SnapshotDesk:
     def take(self, request: WantedSnapshot) -> None:
         """Tell who asked that the snapshot will be made; if that is lost, it is asked for again."""
         with self._lock:
-            known = self._known[request.id]
-            known.is_taken = True
-        if known.reply:
-            self._link.begin(self._reply(known.reply, known.promise()))
+            heard = self._known[request.id]
+            heard.is_taken = True
+        if heard.reply:
+            self._link.begin(self._reply(heard.reply, heard.promise()))
 
     def refuse(self, request: WantedSnapshot, why: str) -> None:
-        known = self._forgotten(request)
+        heard = self._forgotten(request)
         document = {"error": why, "table": request.table, "snapshot_id": request.id}
-        if known.is_taken:
+        if heard.is_taken:
             self._link.run(self._publish(f"{SNAPSHOTS}.error.{request.table}", document))
         else:
-            self._link.run(self._refuse(known, document))
+            self._link.run(self._refuse(heard, document))
 
     def pass_on(self, request: WantedSnapshot, why: str) -> None:
-        known = self._forgotten(request)
+        heard = self._forgotten(request)
         document = {"error": why, "table": request.table, "snapshot_id": request.id}
-        self._link.begin(self._refuse_for_all(known, document))
+        self._link.begin(self._refuse_for_all(heard, document))
 
-    async def _refuse_for_all(self, known: KnownRequest, document: dict[str, Any]) -> None:
+    async def _refuse_for_all(self, request: KnownRequest, document: dict[str, Any]) -> None:
         """Of two answers the first counts, and all pipelines of an account hear a request: where another one
         publishes a table of this name, its answer comes first."""
-        if await self._schemas.has(known.wanted.table):
-            if not known.reply:
+        if await self._schemas.has(request.wanted.table):
+            if not request.reply:
                 return
             await asyncio.sleep(OTHERS_ANSWER)
-        await self._refuse(known, document)
+        await self._refuse(request, document)
 
-    async def _refuse(self, known: KnownRequest, document: dict[str, Any]) -> None:
-        if known.reply:
-            await self._reply(known.reply, document)
+    async def _refuse(self, request: KnownRequest, document: dict[str, Any]) -> None:
+        if request.reply:
+            await self._reply(request.reply, document)
         else:
-            await self._tell(known.wanted.table, document)
+            await self._tell(request.wanted.table, document)
 
     def forget(self, request: WantedSnapshot) -> None:
         self._forgotten(request)
@@ -174,10 +174,10 @@ class SnapshotDesk:
     def _heard(self, table: str, given_id: str | None, reply: str) -> dict[str, Any] | None:
         """Return what is to be answered now, if anything."""
         with self._lock:
-            for known in self._known.values() if given_id is not None else ():
-                if (known.given_id, known.wanted.table) == (given_id, table):
-                    known.reply = reply
-                    return known.promise() if known.is_taken else None
+            for request in self._known.values() if given_id is not None else ():
+                if (request.given_id, request.wanted.table) == (given_id, table):
+                    request.reply = reply
+                    return request.promise() if request.is_taken else None
             if len(self._known) >= MOST_KNOWN:
                 raise ValueError(f"{MOST_KNOWN} snapshots are waited for already: ask again later")
             wanted = WantedSnapshot(f"snap-{int(time.time())}-{secrets.token_hex(4)}", table)
@@ -221,19 +221,19 @@ class SnapshotDesk:
         if form.compressed and copy.rows is None:
             form = self._with_dictionary(form, copy, version)
         if copy.rows is not None:
-            made = partition_results(copy.rows, partial(make_partition, form))
+            results = partition_results(copy.rows, partial(make_partition, form))
         else:
             parts = [
                 SnapshotPart(form, number, copy.conninfo, copy.snapshot, part)
                 for number, part in enumerate(copy.ranges)
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
-            made = self._workers.results(make_part, parts, here=small)
-        rows = sum(part.rows for part in made)
+            results = self._workers.results(make_part, parts, here=small)
+        rows = sum(part.rows for part in results)
         about = documents.schema_document(delivery, version=version) | {
             "snapshot_id": request.id,
             "lsn": form.lsn,
-            "batch_count": sum(part.chunks for part in made),
+            "batch_count": sum(part.chunks for part in results),
             "row_count": rows,
             "xmin": seen.xmin,
             "xmax": seen.xmax,

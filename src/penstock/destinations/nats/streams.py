@@ -81,10 +81,10 @@ async def ask(link: NatsLink, endpoint: str, request: Document | None = None) ->
 async def info(link: NatsLink, name: str) -> StreamInfo | None:
     """Return what is known of a stream; None if there is none of that name."""
     try:
-        found = await ask(link, f"STREAM.INFO.{name}")
+        answer = await ask(link, f"STREAM.INFO.{name}")
     except NotFoundError:
         return None
-    return StreamInfo(found["config"], found["state"], (await link.client()).max_payload)
+    return StreamInfo(answer["config"], answer["state"], (await link.client()).max_payload)
 
 
 def wanted(options: NatsOptions) -> dict[str, Document]:
@@ -120,7 +120,7 @@ def wanted(options: NatsOptions) -> dict[str, Document]:
     return {name: {"name": name, **common, **own} for name, own in named.items()}
 
 
-async def made(link: NatsLink, options: NatsOptions) -> StreamInfo:
+async def ensured(link: NatsLink, options: NatsOptions) -> StreamInfo:
     """Make what is missing; return the stream of changes."""
     for name, config in wanted(options).items():
         if await info(link, name) is None:

@@ -71,7 +71,7 @@ class NatsTarget:
         self._schemas = SchemaBucket(
             self._link, self._options.schema_bucket, Encoding(self._options.encoding), self._sources
         )
-        self._stream = self._link.run(streams.made(self._link, self._options))
+        self._stream = self._link.run(streams.ensured(self._link, self._options))
         if self._options.sync == "always" and not streams.flushes_always(self._options):
             raise NotReady(
                 "the server acknowledges what it has not flushed to its disk",
@@ -163,10 +163,10 @@ class NatsTarget:
 
     def _position(self, source: str, table: TableId | None = None) -> NatsPosition:
         subject = position_subject(self._pipeline, source, table)
-        known = self._positions.pop(subject, None)  # whatever fails now, it is asked for again
-        if known is not None:
+        cached = self._positions.pop(subject, None)  # whatever fails now, it is asked for again
+        if cached is not None:
             return replace(
-                known, last_sequence=max(p.last_sequence for p in (known, *self._positions.values()))
+                cached, last_sequence=max(p.last_sequence for p in (cached, *self._positions.values()))
             )
         return self._link.run(positions.read(self._link, self._stream, source, subject))
 

@@ -46,14 +46,14 @@ _LIMITED = {"varchar", "bpchar", "name", "char"}
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    said: str
+    sql_text: str
     reads: tuple[int, ...]
     """Places of the frame's columns."""
     type: sql.DataType
 
     @property
     def value(self) -> Value:
-        return f.expr(self.said)
+        return f.expr(self.sql_text)
 
     def column(self, like: Column) -> Column:
         """Return the column that holds it: of the source column's type where the expression keeps that."""

@@ -141,8 +141,8 @@ class Imaging:
 
     def _before(self, rows: pa.RecordBatch, judged: _Judged, images: pa.RecordBatch) -> pa.ListArray:
         whole = np.flatnonzero(judged.was)
-        by_key = ~judged.told & np.asarray(rows["before"].is_valid())
-        by_new = ~judged.told & ~by_key & judged.gone
+        by_key = ~judged.has_old & np.asarray(rows["before"].is_valid())
+        by_new = ~judged.has_old & ~by_key & judged.gone
         return _placed(
             len(rows),
             [
@@ -201,7 +201,7 @@ class _Judged:
     becomes: npt.NDArray[np.int8]
     new: Mask
     """There is a new row, and it passes."""
-    told: Mask
+    has_old: Mask
     """There is an old image, and it …"""
     was: Mask
     """… passes."""
@@ -224,7 +224,7 @@ class _Judged:
         return cls(at[kept], becomes[kept], new[kept], has_old[kept], was[kept], gone[kept])
 
     def before_kind(self, rows: pa.RecordBatch) -> npt.NDArray[np.int8]:
-        entered, by_key = self.told & ~self.was, self.gone & ~self.told
+        entered, by_key = self.has_old & ~self.was, self.gone & ~self.has_old
         kinds = np.where(by_key, np.int8(BeforeKind.KEY), rows["before_kind"].to_numpy())
         return np.where(entered, np.int8(BeforeKind.NONE), kinds)
 

@@ -32,12 +32,12 @@ class Finding:
     """What is wrong with a rule."""
 
     rule: str
-    said: str
+    problem: str
     certain: bool = True
     """Whether it is wrong; otherwise it may be meant so."""
 
     def __str__(self) -> str:
-        return f"{self.rule}: {self.said}"
+        return f"{self.rule}: {self.problem}"
 
 
 def applied(destination: DestinationConfig, tables: Iterable[TableSchema]) -> dict[str, list[TableSchema]]:
@@ -60,9 +60,9 @@ def findings(destination: DestinationConfig, tables: Iterable[TableSchema]) -> l
             problems += [Finding(glob, reason) for reason in _unfit(rules, taken)]
             problems += [Finding(glob, reason, certain=False) for reason in _doubtful(rules, taken)]
         else:
-            said = _matches_nothing(destination, glob, [table.name for table in schemas])
+            problem = _matches_nothing(destination, glob, [table.name for table in schemas])
             withdrawn = any(matches(glob, table) for table in destination.withdrawn)
-            problems.append(Finding(glob, said, certain=not withdrawn))
+            problems.append(Finding(glob, problem, certain=not withdrawn))
     return problems
 
 

@@ -32,7 +32,7 @@ class ChosenTable:
     id: TableId
     columns: tuple[Column, ...]
     text_columns: frozenset[str]
-    known: frozenset[tuple[TableId, int]]
+    known_versions: frozenset[tuple[TableId, int]]
     """The versions known then."""
 
     def shape(self, with_before: bool) -> OneTable:
@@ -44,7 +44,7 @@ class ChosenTable:
             table = part.table
             if table is None:
                 continue
-            new = (table.id, table.version) not in self.known
+            new = (table.id, table.version) not in self.known_versions
             if table.name == self.name:
                 if new:
                     self._refuse_if_changed(table)
