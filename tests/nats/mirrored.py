@@ -31,6 +31,7 @@ def mirror_difference(
         return "there is no mirror yet"
     lines = []
     with closing(sqlite3.connect(path)) as mirror, connect(source.dsn) as connection:
+        mirror.execute("begin")  # names and rows of one moment: the mirror goes on renaming
         live = mirror.execute(LIVE)
         names = dict(live.fetchall())
         for table in tables:
