@@ -34,6 +34,16 @@ class Watch:
     def until_ready(self) -> None:
         self.ask.until("/ready", lambda answer: answer.code == 200, 120)
 
+    def is_missing_from_the_start(self, name: str, begin: Callable[[], object]) -> None:
+        """What was never there is told as what goes away, and once."""
+        self.ask.until("/ready", lambda answer: failing(answer).keys() == {name}, LONG)
+        waits = self.ask("/metrics").body
+        assert b'penstock_destination_waiting{destination="bus",source="source"} 1.0' in waits
+        assert b'penstock_destination_waits_total{destination="bus",source="source"} 1.0' in waits
+        begin()
+        self.until_ready()
+        assert self.pipeline.said().count('"waiting for the destination"') == 1
+
     def outage(self, name: str, begin: Callable[[], object], end: Callable[[], object], *words: str) -> None:
         """Something is killed, and comes back: the condition of that name tells of it, with these words."""
         logged = len(self.pipeline.said())
@@ -115,9 +125,10 @@ def test_a_pipeline_and_what_is_killed_under_it(
         spool={"path": str(small_disk / "spool")},
         state={"url": f"sqlite:///{small_disk}/state.db"},
     )
+    own_nats.stop()
     with run(file) as pipeline:
         watch = Watch(pipeline)
-        watch.until_ready()
+        watch.is_missing_from_the_start("destination:bus", own_nats.start)
         streams_are_described(watch.ask)
         is_shown_elsewhere(file)
         watch.outage("destination:bus", own_nats.kill, own_nats.start, "NATS")

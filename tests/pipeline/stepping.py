@@ -93,7 +93,7 @@ class Process:
         feed = SourceFeed(self.config, self.config.sources[0])
         pipeline._feeds.append(feed)
         pipeline._patiently(feed.name, lambda: feed.start(pipeline.stop), None)
-        pipeline._waiting = [Lane(self.config, feed, target) for target in self.targets]
+        pipeline._waiting = [Lane(self.config, feed, target, self.store) for target in self.targets]
 
     def round(self) -> None:
         assert self.store is not None

@@ -23,6 +23,7 @@ from penstock.monitoring import openapi, requests, stream_info
 from penstock.monitoring.guard import Guard
 from penstock.monitoring.mapping_api import CODES, MappingApi
 from penstock.monitoring.observing import Observer
+from penstock.monitoring.readiness import DEAD
 from penstock.monitoring.requests import WrongPhase
 from penstock.monitoring.stream_info import UnknownStream
 from penstock.pipeline.table_actions import ACTIONS
@@ -67,9 +68,8 @@ class Api:
 
     async def health(self, request: Request) -> Response:
         """Whether the process lives: it is not for a restart to mend a server that is away."""
-        look = self._observer.look
-        stuck = [each for each in look.conditions if each.name == "startup" and not each.ok]
-        lives = self._stop is None or not stuck or look.document.get("silent_seconds") is None
+        silent_seconds = self._observer.look.document.get("silent_seconds") or 0
+        lives = self._stop is None or silent_seconds < DEAD
         return self._probed(request, lives, "ok" if lives else "stuck")
 
     async def ready(self, request: Request) -> Response:

@@ -9,9 +9,11 @@ import json
 import threading
 import time
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import structlog
 
 from penstock.config import Config
 from penstock.model.errors import PenstockError, to_dict
@@ -19,7 +21,7 @@ from penstock.model.text import error_summary
 from penstock.monitoring import metrics, processes
 from penstock.monitoring.events import Events
 from penstock.monitoring.history import History
-from penstock.monitoring.readiness import Condition, conditions
+from penstock.monitoring.readiness import STALE, Condition, conditions
 from penstock.pipeline import rates
 from penstock.pipeline.status import StatusReader
 
@@ -28,6 +30,8 @@ PATIENCE = 3.0
 """Seconds that a source has to answer."""
 
 Document = dict[str, Any]
+
+_log = structlog.get_logger("penstock.monitoring")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,11 @@ class Observation:
     def metrics(self) -> bytes:
         return metrics.rendered(self.document, self.events.registry)
 
+    @cached_property
+    def outdated(self) -> Observation:
+        """The same, once it is old: nothing is known to be ready."""
+        return replace(self, document=self.document | _readiness(self.conditions))
+
 
 class Observer:
     def __init__(self, config: Config, events: Events) -> None:
@@ -73,9 +82,14 @@ class Observer:
         self.events = events
         self.history = History()
         self.heart = Heart()
-        self.look = Observation({"pipeline": config.pipeline, "running": None}, time.monotonic(), events)
+        self._look = Observation({"pipeline": config.pipeline, "running": None}, time.monotonic(), events)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+
+    @property
+    def look(self) -> Observation:
+        look = self._look
+        return look if look.age < STALE else look.outdated
 
     def start(self) -> None:
         self._thread.start()
@@ -90,11 +104,14 @@ class Observer:
         with closing(StatusReader(self.config)) as reader:
             while not self._stop.is_set():
                 began = time.monotonic()
-                self._observe(reader)
+                try:
+                    self._observe(reader)
+                except Exception as error:  # what is shown grows old, and is told as such
+                    _log.error("a look failed", error=error_summary(error))
                 self._stop.wait(max(INTERVAL - (time.monotonic() - began), INTERVAL / 2))
 
     def _observe(self, reader: StatusReader) -> None:
-        before = self.look
+        before = self._look
         try:
             document = reader.read(PATIENCE)
         except PenstockError as error:
@@ -106,9 +123,8 @@ class Observer:
             rates.add(document, before.document, time.monotonic() - before.at)
         now = time.monotonic()
         document |= self._summary(document)
-        met = conditions(document, 0.0)
-        document |= {"ready": all(each.ok for each in met), "conditions": [each.document() for each in met]}
-        self.look = Observation(document, now, self.events)
+        document |= _readiness(conditions(document, 0.0))
+        self._look = Observation(document, now, self.events)
         self.history.note(time.time(), now, document)
 
     def _summary(self, document: Document) -> Document:
@@ -137,3 +153,7 @@ class Observer:
     def _nats_reconnects(self) -> int:
         names = {each.name for each in self.config.destinations if each.type == "nats"}
         return self.events.waits_of(names)
+
+
+def _readiness(met: list[Condition]) -> Document:
+    return {"ready": all(each.ok for each in met), "conditions": [each.document() for each in met]}

@@ -38,7 +38,7 @@ def _parents() -> Iterator[tuple[int, int]]:
     for folder in PROC.iterdir():
         if folder.name.isdecimal():
             try:
-                stat = (folder / "stat").read_text()
+                stat = (folder / "stat").read_text(errors="replace")
             except OSError:
                 continue  # it has just ended
             yield int(folder.name), int(stat.rpartition(")")[2].split()[1])

@@ -10,7 +10,10 @@ Document = dict[str, Any]
 STALE = 8.0
 """Seconds without a look after which nothing is known."""
 STUCK = 120.0
-"""Seconds without a round of the pipeline's thread after which it does not live."""
+"""Seconds without a round of the pipeline's thread after which it is not ready."""
+DEAD = 900.0
+"""Seconds after which it does not live. A start may take long: an object store is asked for each table, and
+what a killed run has left there is removed."""
 
 
 class Condition(NamedTuple):

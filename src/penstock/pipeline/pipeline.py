@@ -33,6 +33,7 @@ from penstock.model.phases import Phase
 from penstock.pipeline import shared_targets
 from penstock.pipeline.copier import Copier
 from penstock.pipeline.followed_mapping import FollowedMapping
+from penstock.pipeline.outage import Outage
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_actions import do_what_is_asked
@@ -121,7 +122,7 @@ class Pipeline:
         self, store: Store, spark: SparkSession, targets: Sequence[Target], until: dict[str, Lsn] | None
     ) -> None:
         """Deliver until each source is delivered as far as `until` says; None: for ever."""
-        self._waiting = [Lane(self.config, feed, target) for feed in self._feeds for target in targets]
+        self._waiting = [Lane(self.config, feed, target, store) for feed in self._feeds for target in targets]
         copier = Copier(self.config, spark)
         states = store.tables()
         if not states or any(state.phase is not Phase.READY for state in states):
@@ -147,7 +148,8 @@ class Pipeline:
             if feed.lost:
                 self._start_over(feed, store, copier)
         for lane in list(self._waiting):
-            stream = lane.open(store, spark)
+            self.went_round = time.monotonic()
+            stream = lane.open(spark)
             if stream is not None:
                 self._waiting.remove(lane)
                 self._streams.append(stream)
@@ -157,7 +159,7 @@ class Pipeline:
         for stream in self._streams:
             stream.query.check(spark)
             stream.query.tick()
-        self._begin_again(copier)
+        self._begin_again(store, copier)
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
             self._kept_house = time.monotonic()
@@ -174,7 +176,7 @@ class Pipeline:
         for stream in streams:
             stream.stop()
 
-    def _begin_again(self, copier: Copier) -> None:
+    def _begin_again(self, store: Store, copier: Copier) -> None:
         """Begin streams anew whose destination went back, as at a start: from where that is."""
         ended = [stream for stream in self._streams if stream.query.went_back is not None]
         self._end(ended, copier)
@@ -185,14 +187,14 @@ class Pipeline:
                 error=str(stream.query.went_back),
             )
             self._streams.remove(stream)
-            self._waiting.append(Lane(self.config, stream.feed, stream.target, has_run=True))
+            self._waiting.append(Lane(self.config, stream.feed, stream.target, store, has_run=True))
 
     def _start_over(self, feed: SourceFeed, store: Store, copier: Copier) -> None:
         """Let go of everything that hangs on a lost slot, so that the feed can begin anew (see there)."""
         ended = [stream for stream in self._streams if stream.feed is feed]
         self._end(ended, copier)
         self._streams = [stream for stream in self._streams if stream.feed is not feed]
-        self._waiting += [Lane(self.config, feed, stream.target, has_run=True) for stream in ended]
+        self._waiting += [Lane(self.config, feed, stream.target, store, has_run=True) for stream in ended]
         for state in store.tables(feed.name):
             if state.phase is not Phase.INIT:
                 self._log.info("table to be copied anew", source=feed.name, table=str(state.name))
@@ -299,7 +301,9 @@ class Pipeline:
 class Lane:
     """A pair of source and destination whose stream has not begun: the destination may not be there yet."""
 
-    def __init__(self, config: Config, feed: SourceFeed, target: Target, *, has_run: bool = False) -> None:
+    def __init__(
+        self, config: Config, feed: SourceFeed, target: Target, store: Store, *, has_run: bool = False
+    ) -> None:
         self.feed = feed
         self.untried = not has_run
         """Whether nothing is known yet of what speaks against it."""
@@ -307,19 +311,21 @@ class Lane:
         self._has_run = has_run
         """Then whatever keeps it from going on is waited for, as while it ran."""
         self._target = target
+        self._store = store
+        self._outage = Outage(store, feed.name, target.name)
         self._destination = next(d for d in config.destinations if d.name == target.name)
         self._backoff = Backoff(config.retry.initial, config.retry.max)
         self._again_at = 0.0
-        self._log = structlog.get_logger("penstock.pipeline")
 
-    def open(self, store: Store, spark: SparkSession) -> Stream | None:
+    def open(self, spark: SparkSession) -> Stream | None:
         if time.monotonic() < self._again_at or not self.feed.readable:
             return None
         stream = None
         try:
-            stream = Stream(self._config, self.feed, self._target, self._destination, store)
+            stream = Stream(self._config, self.feed, self._target, self._destination, self._store)
             self._target.open(spark)
             if stream.start(spark):
+                self._outage.tell(None)
                 return stream
             stream.stop()
             self._again_at = time.monotonic() + YOUNG
@@ -329,9 +335,8 @@ class Lane:
             error.at(destination=self._target.name)
             if not error.retry and not (self._has_run and error.scope is not Scope.RUN):
                 raise
-            pause = self._backoff.pause()
-            self._log.warning("waiting for the destination", error=str(error), again_in=round(pause, 1))
-            self._again_at = time.monotonic() + pause
+            self._outage.tell(error)
+            self._again_at = time.monotonic() + self._backoff.pause()
         self.untried = False
         return None
 

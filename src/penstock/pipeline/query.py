@@ -25,8 +25,9 @@ from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
-from penstock.model.errors import DestinationWentBack, PenstockError, Scope, StateUnreachable, TaskFailed
+from penstock.model.errors import DestinationWentBack, PenstockError, Scope, TaskFailed
 from penstock.model.text import error_summary
+from penstock.pipeline.outage import Outage
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.spark import ranges
 from penstock.spark.tasks import explained
@@ -57,7 +58,6 @@ class StreamQuery:
         self._feed = feed
         self._destination = destination
         self._control = destination.batch_control or config.batch_control
-        self._store = store
         self._work = work
         self._backoff = Backoff(config.retry.initial, config.retry.max)
         self._lock = threading.Lock()
@@ -65,7 +65,7 @@ class StreamQuery:
         self._settling: Future[None] | None = None
         self._query: StreamingQuery | None = None
         self._checkpoint = ""
-        self._waits_for: PenstockError | None = None
+        self._outage = Outage(store, feed.name, destination.name)
         self._failed: PenstockError | None = None
         self._again_at = 0.0
         self._log = structlog.get_logger("penstock.pipeline").bind(
@@ -75,13 +75,12 @@ class StreamQuery:
     @property
     def is_waiting(self) -> bool:
         """Whether the destination is waited for."""
-        return self._waits_for is not None
+        return self._outage.error is not None
 
     def start(self, spark: SparkSession) -> None:
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self._checkpoint = tempfile.mkdtemp(prefix="penstock-query-")
-        # A run before, that was killed, may have left what it waited for: that is over.
-        self._store.waits(self._feed.name, self._destination.name, self._waits_for)
+        self._outage.record()
         with explained():
             spark.dataSource.register(ranges.Ranges)
             self._query = (
@@ -166,24 +165,12 @@ class StreamQuery:
         except PenstockError as error:
             if error.scope is Scope.RUN and not error.retry:
                 raise
-            self._tell(error)
+            self._outage.tell(error)
             return self._backoff.pause()
         else:
             self._backoff.reset()
-            self._tell(None)
+            self._outage.tell(None)
         return None
-
-    def _tell(self, error: PenstockError | None) -> None:
-        """Tell the log and `penstock status` that the destination is waited for, or that it recovered."""
-        if _same(error, self._waits_for):
-            return
-        self._waits_for = error
-        if error is None:
-            self._log.info("destination recovered")
-        else:
-            self._log.warning("waiting for the destination", error=str(error))
-        with contextlib.suppress(StateUnreachable):
-            self._store.waits(self._feed.name, self._destination.name, error)
 
     def tick(self) -> None:
         """Settle, now and then, in the pipeline's thread: an idle stream has no batches to settle things
@@ -203,10 +190,3 @@ class StreamQuery:
             self._again_at = time.monotonic() + (self._attempt(self._work.settle) or 0)
         finally:
             self._lock.release()
-
-
-def _same(one: PenstockError | None, other: PenstockError | None) -> bool:
-    """Whether two errors say the same of the same thing, if not of the same file."""
-    if one is None or other is None:
-        return one is other
-    return (type(one), one.reason) == (type(other), other.reason)

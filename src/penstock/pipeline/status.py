@@ -7,7 +7,7 @@ cannot be reached is told as such; the rest is still there.
 from __future__ import annotations
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
 from penstock.destinations.files.recent_files import NEWEST
 from penstock.model import Lsn
-from penstock.model.errors import ConnectionFailed, PenstockError, SpoolFull, StateUnreachable, to_dict
+from penstock.model.errors import ConnectionFailed, PenstockError, SpoolUnreachable, StateUnreachable, to_dict
 from penstock.model.phases import Phase
 from penstock.pipeline import consumers
 from penstock.pipeline.followed_mapping import FollowedMapping
@@ -120,13 +120,11 @@ class _SourceReader:
 
     def answer(self, patience: float | None) -> Document:
         assert self._asking is not None
-        try:
-            document = self._asking.result(patience)
-        except TimeoutError:
+        if not wait([self._asking], patience).done:
             silent = ConnectionFailed("the server does not answer", source=self._source.name)
             return self._known_here() | {"error": to_dict(silent)}
-        self._asking = None
-        return document
+        asked, self._asking = self._asking, None
+        return asked.result()
 
     def _known_here(self) -> Document:
         """Return what is known without the server."""
@@ -199,33 +197,38 @@ class _SourceReader:
 
 
 def _capture(spool: Path) -> Document:
-    reported = capture_state.read(spool)
-    pid = captured_by(spool)
     document: Document = {
-        "state": reported.get("state") if pid else "stopped",
-        "since": reported.get("since"),
-        "pid": pid,
+        "state": "unknown",
+        "since": None,
+        "pid": None,
         "position": None,
-        "error": reported.get("error"),
+        "error": None,
         "changes": 0,
         "spooled_bytes": 0,
         "room_bytes": room(spool),
     }
     try:
+        reported = capture_state.read(spool)
+        document |= {key: reported.get(key) for key in ("since", "error")}
+        document["pid"] = captured_by(spool)
+        document["state"] = reported.get("state") if document["pid"] else "stopped"
         if spool_exists(spool):
             with closing(Manifest.open(spool)) as opened:
                 document["position"] = str(opened.position)
                 document["changes"] = opened.recorded
                 document["spooled_bytes"] = opened.size()
-    except SpoolFull as full:  # no process has it open, and opening it takes room
-        document["error"] = to_dict(full)
+    except PenstockError as error:  # also of a full disk: where no process has it open, opening takes room
+        document["error"] = to_dict(error)
+    except OSError as error:
+        unread = SpoolUnreachable(f"the spool cannot be read: {error.strerror}", folder=str(spool))
+        document["error"] = to_dict(unread)
     return document
 
 
 def _consumers(config: Config, source: SourceConfig) -> list[Document]:
     try:
         return consumers.listed(config, source)
-    except SpoolFull:  # reported with the capture
+    except (PenstockError, OSError):  # reported with the capture
         return []
 
 
