@@ -30,7 +30,8 @@ from penstock.destinations.files.storage import Storage
 from penstock.destinations.postgres import endpoint
 from penstock.model.errors import ConnectionFailed, SpoolUnreachable, StateUnreachable, StorageFailed
 from penstock.pipeline import copier, table_facts
-from penstock.postgres import ddl
+from penstock.pipeline.catalog_look import Look
+from penstock.postgres import ddl, slot
 from penstock.postgres.snapshot import Snapshot
 from penstock.spool.manifest import Manifest
 from penstock.state.database import Database as StateDatabase
@@ -166,6 +167,9 @@ class Faults:
         def server_fails() -> Exception:
             return psycopg.OperationalError("server closed the connection unexpectedly: a fault")
 
+        def statement_is_cancelled() -> Exception:
+            return psycopg.errors.QueryCanceled("canceling statement due to statement timeout: a fault")
+
         def connection_fails() -> Exception:
             return ConnectionFailed("the server is gone: a fault")
 
@@ -199,6 +203,9 @@ class Faults:
         calls = [
             (Manifest, "rows", "manifest read", spool_fails),
             (table_facts, "gather", "catalog read", server_fails),
+            (Look, "take", "tables looked at", statement_is_cancelled),
+            (slot, "describe", "slot looked at", statement_is_cancelled),
+            (table_facts, "wal_position", "time looked at", statement_is_cancelled),
             (Snapshot, "open", "snapshot taken", connection_fails),
             (Snapshot, "ranges", "ranges read", connection_fails),
             (copier, "connect", "connection made", connection_fails),

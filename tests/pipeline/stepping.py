@@ -45,7 +45,7 @@ from tests.pipeline.running import configuration
 
 class SteppedQuery(StreamQuery):
     def start(self, spark: SparkSession) -> None:  # noqa: ARG002
-        self._store.waits(self._feed.name, self._destination.name, self._waits_for)
+        self._outage.record()
 
     def check(self, spark: SparkSession) -> None:  # noqa: ARG002
         if self._failed is not None:

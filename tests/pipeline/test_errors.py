@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
@@ -51,6 +53,33 @@ def test_a_lock_on_a_table_is_waited_for_and_stopping_does_not_wait_for_it(
             pipeline.until(lambda: any(line["event"].startswith(left) for line in logged))
     with running(file, spark) as pipeline:
         pipeline.until_phase(Phase.READY, "public.t")
+
+
+def test_statements_that_are_cancelled_are_tried_again(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """By somebody, or by a limit of the role's, at the start as well as later."""
+    source.execute("create table t (id integer primary key)")
+    hurried = {"name": "source", "dsn": make_conninfo(source.dsn, options="-c statement_timeout=1ms")}
+    file = configuration(tmp_path, source, to_postgres(destination), sources=[hurried])
+    cancel = """
+        select count(pg_cancel_backend(pid)) from pg_stat_activity
+        where datname = current_database() and state = 'active' and backend_type = 'client backend'
+          and pid <> pg_backend_pid()
+    """
+    with source.connect() as other, running(file, spark) as pipeline:
+
+        def cancelled(times: int) -> None:
+            end = time.monotonic() + 60
+            while times > 0:
+                assert time.monotonic() < end
+                times -= other.execute(cancel).fetchall()[0][0]
+
+        cancelled(2)
+        pipeline.until_phase(Phase.READY, "public.t")
+        cancelled(3)
+        source.execute("insert into t values (1)")
+        pipeline.until(lambda: contents(destination, "t") == ["(1)"])
 
 
 def test_a_refused_row_stops_its_table_alone_until_it_is_retried(

@@ -17,6 +17,7 @@ from penstock.model.errors import (
     DatabaseMissing,
     NotReady,
     PenstockError,
+    ServerBusy,
     SlotInUse,
 )
 from penstock.postgres.connection import (
@@ -236,6 +237,12 @@ def test_a_server_that_is_killed_while_it_answers_is_a_lost_connection(own_serve
         (psycopg.errors.InsufficientPrivilege, AccessDenied),
         (psycopg.errors.ObjectInUse, SlotInUse),
         (psycopg.errors.ConfigurationLimitExceeded, NotReady),
+        (psycopg.errors.QueryCanceled, ServerBusy),
+        (psycopg.errors.IdleInTransactionSessionTimeout, ServerBusy),
+        (psycopg.errors.DeadlockDetected, ServerBusy),
+        (psycopg.errors.OutOfMemory, ServerBusy),
+        (psycopg.errors.DiskFull, ServerBusy),
+        (psycopg.errors.IoError, ServerBusy),
         (psycopg.errors.SyntaxError, PenstockError),
     ],
 )

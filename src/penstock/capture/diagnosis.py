@@ -21,6 +21,7 @@ from penstock.model.errors import (
     DecodingFailed,
     PenstockError,
     PublicationMissing,
+    ServerBusy,
     SlotLost,
 )
 from penstock.postgres import publication, slot
@@ -50,7 +51,7 @@ class Diagnosis:
         explained, state = explain(error), error.sqlstate or ""
         if state in SOMETHING_GONE:
             return self._what_is_gone(explained.reason, position())
-        if type(explained) is not PenstockError:
+        if type(explained) not in (PenstockError, ServerBusy):
             return explained
         if _PASSING.fullmatch(state):
             return ConnectionFailed(explained.reason, remedy=AGAIN)

@@ -29,7 +29,10 @@ class CaptureTrouble:
         if now - self._looked < LOOK:
             return
         self._looked = now
-        reported = capture_state.read(self._spool)
+        try:
+            reported = capture_state.read(self._spool)
+        except OSError:  # who reads the spool tells of it
+            return
         if reported.get("pid") != capture:
             return  # what an earlier one left
         state, error = reported.get("state"), reported.get("error")

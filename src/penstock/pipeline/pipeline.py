@@ -50,6 +50,7 @@ from penstock.state.store import Store, TableState
 ROUND = 0.05
 """Seconds between two rounds of the thread."""
 HOUSEKEEPING = 1.0
+RETRY = 1.0
 YOUNG = 0.2
 """Seconds between two looks at a spool that has still to come to where a destination is."""
 
@@ -146,7 +147,8 @@ class Pipeline:
         for feed in self._feeds:
             feed.look_after()
             if feed.lost:
-                self._start_over(feed, store, copier)
+                with self._waiting_for_the_state(RETRY):
+                    self._start_over(feed, store, copier)
         for lane in list(self._waiting):
             self.went_round = time.monotonic()
             stream = lane.open(spark)
@@ -163,10 +165,17 @@ class Pipeline:
         copier.look(self._streams)
         if time.monotonic() - self._kept_house >= HOUSEKEEPING:
             self._kept_house = time.monotonic()
-            try:
+            with self._waiting_for_the_state():
                 self._keep_house(store, copier)
-            except StateUnreachable as error:
-                self._log.warning("waiting for the state store", error=str(error))
+
+    @contextmanager
+    def _waiting_for_the_state(self, pause: float = 0) -> Iterator[None]:
+        """What the state store keeps from being done is done in a later round."""
+        try:
+            yield
+        except StateUnreachable as error:
+            self._log.warning("waiting for the state store", error=str(error))
+            self.stop.wait(pause)
 
     def _end(self, streams: Sequence[Stream], copier: Copier) -> None:
         """Finish the batches at hand, give up copies."""

@@ -28,6 +28,7 @@ from penstock.model.errors import (
     DatabaseMissing,
     NotReady,
     PenstockError,
+    ServerBusy,
     SlotInUse,
     TableBusy,
 )
@@ -45,8 +46,11 @@ SESSION_OPTIONS = {
     "lc_monetary": "C",
     "client_encoding": "UTF8",
     "search_path": "pg_catalog,pg_temp",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "idle_session_timeout": "0",
 }
-"""`pg_temp` stands last: unnamed it would be searched first."""
+"""`pg_temp` stands last: unnamed it would be searched first. What a role's limit ends once it ends always."""
 
 CONNECT_TIMEOUT = "10"
 
@@ -81,6 +85,8 @@ _QUOTE_NOTHING = frozenset({"22001", "22012"})
 
 _LOST = re.compile(r"08...|57P0[1-5]|53300")
 _DENIED = re.compile(r"28...|3D000|42501")
+_PASSING = re.compile(r"25P0[34]|40001|40P01|53...|57014|58...")
+"""A time limit, somebody else's transaction, room and memory, cancelled, the server's own files."""
 
 
 def connect(conninfo: str, *, autocommit: bool = True) -> Connection:
@@ -157,6 +163,8 @@ def explain(error: psycopg.Error) -> PenstockError:
         return NotReady(reason)
     if state == "55P03":
         return TableBusy(reason)
+    if _PASSING.fullmatch(state):
+        return ServerBusy(reason)
     from_libpq = isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError
     if state or not from_libpq:
         return PenstockError(reason)

@@ -12,6 +12,13 @@ class ConnectionFailed(PenstockError):
     remedy = "Check that the server runs and that host, port and sslmode are right"
 
 
+class ServerBusy(PenstockError):
+    """A statement was cancelled or took too long, or the server has no room or memory for it now."""
+
+    retry = True
+    remedy = "It is tried again by itself; see who cancels it, or what the server is short of"
+
+
 class ServerSilent(ConnectionFailed):
     """The replication connection is open, and nothing comes from it, not even when it is asked."""
 
