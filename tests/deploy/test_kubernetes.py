@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ def environment(manifests: list[Manifest]) -> dict[str, str]:
     return {**secret["stringData"], **given}
 
 
+def in_another_name() -> list[Manifest]:
+    return rendered("serviceMonitor.enabled=true", release="shop")
+
+
 def configured(manifests: list[Manifest], folder: Path) -> Config:
     file = folder / "pipeline.yaml"
     file.write_text(by_kind(manifests)["ConfigMap"]["data"]["pipeline.yaml"])
@@ -109,6 +114,16 @@ def test_the_pod_is_nobody_in_a_read_only_root() -> None:
     assert (
         f"USER {spec['securityContext']['runAsUser']}:{spec['securityContext']['runAsGroup']}" in dockerfile
     )
+
+
+MADE_BY = pytest.mark.parametrize("made", [plain, pytest.param(in_another_name, marks=needs_helm)])
+
+
+@MADE_BY
+def test_prometheus_has_the_job_that_the_alerts_ask_for(made: Callable[[], list[Manifest]]) -> None:
+    manifests = by_kind(made())
+    label = manifests["ServiceMonitor"]["spec"]["jobLabel"]
+    assert manifests["Service"]["metadata"]["labels"][label] == "penstock"
 
 
 @needs_helm

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from penstock.monitoring.observing import Heart
+from tests.docs.blocks import on_page
 from tests.monitoring.asking import Served
 
 ROOT = Path(__file__, "../../..").resolve()
@@ -37,7 +38,10 @@ FIRING: dict[str, dict[str, Any]] = {
     "PenstockSlotInactive": {f"penstock_slot_active{{{LABELS}}}": 0, f"penstock_connected{{{LABELS}}}": 1},
     "PenstockWalRetained": {f"penstock_wal_retained_bytes{{{LABELS}}}": 600 << 20},
     "PenstockWalRetainedMuch": {f"penstock_wal_retained_bytes{{{LABELS}}}": GIGABYTES},
-    "PenstockSlotInDanger": {f"penstock_wal_safe_bytes{{{LABELS}}}": 1000},
+    "PenstockSlotInDanger": {
+        f"penstock_wal_safe_bytes{{{LABELS}}}": 100 << 20,
+        f"penstock_wal_retained_bytes{{{LABELS}}}": 400 << 20,
+    },
     "PenstockBehind": {f"penstock_lag_seconds{{{STREAM}}}": 301},
     "PenstockDestinationAway": {f"penstock_destination_waiting{{{STREAM}}}": 1},
     "PenstockTableStopped": {f'penstock_table_phase{{{STREAM}, table="t", phase="errored"}}': 1},
@@ -53,12 +57,42 @@ QUIET = {
     f"penstock_connected{{{LABELS}}}": 1,
     f"penstock_slot_active{{{LABELS}}}": 1,
     f"penstock_wal_retained_bytes{{{LABELS}}}": 100 << 20,
-    f"penstock_wal_safe_bytes{{{LABELS}}}": GIGABYTES,
+    f"penstock_wal_safe_bytes{{{LABELS}}}": 900 << 20,
     f"penstock_lag_seconds{{{STREAM}}}": 1,
     f"penstock_destination_waiting{{{STREAM}}}": 0,
     f'penstock_table_phase{{{STREAM}, table="t", phase="ready"}}': 1,
     f"penstock_reconnects_total{{{LABELS}}}": 1,
     f'penstock_consumer_kept_bytes{{{LABELS}, consumer="q", kind="destination"}}': GIGABYTES,
+}
+IN_CLUSTER = 'job="penstock", namespace="data", service="shop-penstock"'
+AN_HOUR = "1x60 stale"
+# What Prometheus has of a pipeline whose HTTP ended with it, and the alerts for that.
+NO_ANSWER: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "one of two targets": (
+        {
+            'up{job="penstock", instance="a"}': "1x60 0x840",
+            'penstock_up{job="penstock", instance="a"}': AN_HOUR,
+            'up{job="penstock", instance="b"}': 1,
+            'penstock_up{job="penstock", instance="b"}': 1,
+        },
+        {"PenstockDown"},
+    ),
+    "a pod that is gone": (
+        {f'up{{{IN_CLUSTER}, instance="a"}}': AN_HOUR, f'penstock_up{{{IN_CLUSTER}, instance="a"}}': AN_HOUR},
+        {"PenstockDown"},
+    ),
+    "a job of another name": (
+        {'up{job="shop", instance="a"}': "1x60 0x840", 'penstock_up{job="shop", instance="a"}': AN_HOUR},
+        {"PenstockDown"},
+    ),
+    "a pod at another address": (
+        {
+            f'penstock_up{{{IN_CLUSTER}, instance="a"}}': AN_HOUR,
+            f'penstock_up{{{IN_CLUSTER}, instance="b"}}': 1,
+        },
+        set(),
+    ),
+    "none ever": ({'up{job="node", instance="a"}': 0}, set()),
 }
 
 
@@ -106,8 +140,37 @@ def test_each_alert_fires(tmp_path: Path, alert: str) -> None:
 
 
 @needs_promtool
+@pytest.mark.parametrize("which", NO_ANSWER)
+def test_a_pipeline_that_gives_no_answer_is_down(tmp_path: Path, which: str) -> None:
+    series, expected = NO_ANSWER[which]
+    assert fired(tmp_path, series) == expected
+
+
+@needs_promtool
+@pytest.mark.parametrize(("safe", "kept", "in_danger"), [(49, 1, False), (30, 20, False), (20, 30, True)])
+def test_a_slot_is_in_danger_when_more_is_kept_than_may_be_written(
+    tmp_path: Path, safe: int, kept: int, in_danger: bool
+) -> None:
+    series = {
+        f"penstock_wal_safe_bytes{{{LABELS}}}": safe << 30,
+        f"penstock_wal_retained_bytes{{{LABELS}}}": kept << 30,
+    }
+    assert ("PenstockSlotInDanger" in fired(tmp_path, series)) is in_danger
+
+
+@needs_promtool
 def test_none_fires_while_all_is_well(tmp_path: Path) -> None:
     assert fired(tmp_path, QUIET) == set()
+
+
+@needs_promtool
+def test_prometheus_accepts_the_configuration_of_the_documentation(tmp_path: Path) -> None:
+    (block,) = (block for block in on_page("operations.md", "yaml") if "scrape_configs:" in block.text)
+    (job,) = yaml.safe_load(block.text)["scrape_configs"]
+    assert f'up{{job="{job["job_name"]}"}} == 0' in rules()["PenstockDown"]["expr"]
+    file = tmp_path / "prometheus.yml"
+    file.write_text(block.text)
+    promtool("check", "config", "--syntax-only", file)
 
 
 def test_every_alert_has_a_test_and_says_what_to_do() -> None:
