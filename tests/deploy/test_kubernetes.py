@@ -120,6 +120,11 @@ MADE_BY = pytest.mark.parametrize("made", [plain, pytest.param(in_another_name, 
 
 
 @MADE_BY
+def test_a_correction_replaces_a_pod_that_is_not_ready(made: Callable[[], list[Manifest]]) -> None:
+    assert by_kind(made())["StatefulSet"]["spec"]["podManagementPolicy"] == "Parallel"
+
+
+@MADE_BY
 def test_prometheus_has_the_job_that_the_alerts_ask_for(made: Callable[[], list[Manifest]]) -> None:
     manifests = by_kind(made())
     label = manifests["ServiceMonitor"]["spec"]["jobLabel"]
