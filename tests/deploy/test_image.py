@@ -81,9 +81,10 @@ def volume(tmp_path: Path) -> Path:
     return folder
 
 
-def started(image: dict[str, Any], name: str, volume: Path, *arguments: str) -> list[str | Path]:
-    mounted = ["--volume", f"{volume}:/var/lib/penstock"]
-    return command("run", "--network", "host", *mounted, name, "--", *image["Entrypoint"], *arguments)
+def inside(name: str, mounts: dict[Path, str], *words: str) -> list[str | Path]:
+    """A command in a container; all in one have the same mounts, else buildah does not mount them."""
+    mounted = [part for origin, place in mounts.items() for part in ("--volume", f"{origin}:{place}")]
+    return command("run", "--network", "host", *mounted, name, "--", *words)
 
 
 def written(volume: Path, source: Database, **sections: Any) -> str:
@@ -111,7 +112,7 @@ def test_the_image_is_built_and_delivers_as_an_ordinary_user(
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
-                started(image, name, volume, *arguments),
+                inside(name, {volume: "/var/lib/penstock"}, *image["Entrypoint"], *arguments),
                 env=environment(),
                 capture_output=True,
                 text=True,
@@ -139,13 +140,14 @@ def test_a_container_is_healthy_and_stops_in_good_order(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    on_port = ("--env", f"PENSTOCK_MONITORING__PORT={port}", "--env", "PENSTOCK_MONITORING__ENABLED=true")
+    written(volume, database, monitoring={"port": port})
+    mounts = {volume: "/var/lib/penstock", volume / "pipeline.yaml": "/etc/penstock/pipeline.yaml"}
     with container() as name:
-        buildah("config", *on_port, name)
-        probe = command("run", "--network", "host", name, "--", *image["Healthcheck"]["Test"][1:])
+        buildah("config", "--env", "PENSTOCK_MONITORING__ENABLED=true", name)
+        probe = inside(name, mounts, *image["Healthcheck"]["Test"][1:])
         assert subprocess.run(probe, env=environment(), capture_output=True, check=False).returncode == 1
         running = subprocess.Popen(
-            started(image, name, volume, "run", written(volume, database)),
+            inside(name, mounts, *image["Entrypoint"], *image["Cmd"]),
             env=environment(),
             stderr=subprocess.PIPE,
             text=True,
