@@ -140,8 +140,11 @@ def _with_headers(send: Send) -> Send:
 def _is_of_our_page(headers: Headers, host: str) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
-    origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        origin = urlsplit(headers.get("origin", f"//{host}"))
+    except ValueError:
+        return False
+    return origin.netloc.lower() == host.lower()
 
 
 def _name(host: str) -> str:
