@@ -19,6 +19,7 @@ from penstock.monitoring.observing import Observer
 from penstock.monitoring.serving import HttpServer
 from penstock.state.store import Store, TableKey
 from tests.monitoring.asking import Served
+from tests.monitoring.serving import beside, servers
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MARKUP = "<img src=x onerror=document.title=1>"
@@ -165,3 +166,19 @@ def test_the_server_goes_and_comes_back(config: Config, store: Store) -> None:
         page.wait_for_selector("#state.bad:not(:text('does not answer'))", timeout=15_000)
         second.end()
         thread.join()
+
+
+def test_a_server_that_says_nothing_is_not_taken_for_well(config: Config, store: Store) -> None:
+    assert store.tables()
+    with beside(config) as monitoring, sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page()
+        assert monitoring.url is not None
+        page.goto(monitoring.url)
+        page.wait_for_selector("#rows tr")
+        (server,) = servers()
+        server.suspend()  # its connections stay open
+        try:
+            page.wait_for_selector("text=the pipeline does not answer", timeout=10_000)
+        finally:
+            server.resume()
+        page.wait_for_selector("#state:not(:text('does not answer'))")

@@ -4,8 +4,10 @@
 import { storage } from "/assets/storage.js";
 
 const EVERY = 2000;
+const PATIENCE = 5000; // for an answer to a look
+const LONGEST = 30_000; // for any other
 const SERIES = 4;
-const STALE = 20; // seconds after which what is shown is no longer known
+const STALE = 10; // seconds after which what is shown is no longer known
 const BEGINNING = new Set(["startup", "streaming"]); // conditions that come true by themselves
 const BUSY = new Set(["init", "data_sync", "finished_copy", "paused"]);
 const at = (id) => document.getElementById(id);
@@ -19,9 +21,10 @@ let now = Date.now(); // by the server's clock
 
 const token = () => sessionStorage.getItem("penstock-token");
 
-async function ask(path, method = "GET", { headers = {}, body } = {}) {
+async function ask(path, method = "GET", { headers = {}, body, patience = LONGEST } = {}) {
   if (token()) headers.Authorization = `Bearer ${token()}`;
-  const answer = await fetch(path, { method, headers, body, cache: "no-store" });
+  const signal = AbortSignal.timeout(patience);
+  const answer = await fetch(path, { method, headers, body, signal, cache: "no-store" });
   if (answer.status === 401) at("token").hidden = false;
   const said = await answer.json();
   now = Date.parse(answer.headers.get("date")) || Date.now();
@@ -301,13 +304,14 @@ async function refresh() {
   asking = true;
   try {
     const [status, history, told] = await Promise.all(
-      ["/status", "/history", "/events"].map((path) => ask(path)));
+      ["/status", "/history", "/events"].map((path) => ask(path, "GET", { patience: PATIENCE })));
     points = history.points;
     show(status, told.events);
     chart();
   } catch (error) {
+    const silent = error instanceof TypeError || error.name === "TimeoutError";
     at("state").className = "pill bad";
-    at("state").textContent = error instanceof TypeError ? "the pipeline does not answer" : error.message;
+    at("state").textContent = silent ? "the pipeline does not answer" : error.message;
   } finally {
     asking = false;
   }
