@@ -43,6 +43,8 @@ def test_a_pipeline_is_seen_and_led(own_server: PostgresServer, database: Databa
         assert ask("/health").code == 200
         own_server.start()
         ask.until("/ready", lambda answer: answer.code == 200, 60)
+        counted = ask.until("/status", lambda answer: answer.document["reconnect_count"])
+        assert counted.document["reconnect_count"] == 1, "one outage, however many attempts"
 
         for child in psutil.Process(pipeline.process.pid).children():
             if "penstock.monitoring" in child.cmdline():

@@ -1,8 +1,8 @@
 """What a capture is doing, told to people (the log) and to other processes (a small file in the spool).
 
 States: `starting`, `streaming`, `paused` (the disk is full), `retrying` (the source cannot be reached),
-`failed`, `stopped`. The file says whose state it is; whether that process still lives is told by the
-spool's lock.
+`failed`, `stopped`. The file says whose state it is, and how many connections that process has streamed by;
+whether it still lives is told by the spool's lock.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ class Report(Protocol):
 
 def reporter(source: str, spool: Path) -> Report:
     log = structlog.get_logger("penstock.capture")
+    last, connections = "", 0
 
     def report(state: str, error: PenstockError | None = None, **detail: Any) -> None:
+        nonlocal last, connections
+        connections += (last, state) == ("starting", "streaming")
+        last = state
         tell: Callable[..., None] = log.warning if error else log.info
         fields = detail | ({"error": str(error)} if error else {})
         tell(f"capture {state}", source=source, **fields)
@@ -43,6 +47,7 @@ def reporter(source: str, spool: Path) -> Report:
             "state": state,
             "pid": os.getpid(),
             "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "connections": connections,
             "error": to_dict(error) if error else None,
         }
         with contextlib.suppress(OSError):

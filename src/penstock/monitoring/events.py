@@ -33,9 +33,11 @@ class Events:
             Histogram, "batch_duration_seconds", "Time that a batch took", _STREAM, buckets=_SECONDS
         )
         self._rows = self._made(Counter, "table_changes", "Changes delivered", (*_STREAM, "table"))
-        self._bytes = self._made(Counter, "batch_bytes", "Bytes of the spool that were delivered", _STREAM)
+        self._bytes = self._made(Counter, "batch_bytes", "WAL that batches covered", _STREAM)
         self._waits = self._made(Counter, "destination_waits", "Times a destination was waited for", _STREAM)
-        self._captures = self._made(Counter, "reconnects", "Times a capture was started again", ("source",))
+        self._reconnects = self._made(
+            Counter, "reconnects", "Times a capture connected again, or was started again", ("source",)
+        )
         self._failures = self._made(Counter, "table_failures", "Times a table stopped", (*_STREAM, "table"))
         self._events = self._made(Counter, "log_events", "Lines of the log", ("level",))
 
@@ -62,7 +64,9 @@ class Events:
             case "waiting for the destination":
                 self._waits.labels(source, destination).inc()
             case "capture ended":
-                self._captures.labels(source).inc()
+                self._reconnects.labels(source).inc()
+            case "capture goes on":
+                self._reconnects.labels(source).inc(event.get("reconnects", 0))
             case "table errored":
                 self._failures.labels(source, destination, str(event.get("table", ""))).inc()
 

@@ -62,6 +62,13 @@ class _Look(Collector):
             (),
             document.get("last_processing_time_us"),
         )
+        families.counter(
+            "nats_reconnects",
+            "Times a NATS server was waited for",
+            (),
+            (),
+            document.get("nats_reconnect_count"),
+        )
         families.gauge("ready", "What /ready says", (), (), document.get("ready"))
         for process, size in document.get("memory_bytes", {}).items():
             families.gauge("memory_bytes", "Resident memory", ("process",), (process,), size)
