@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
+from structlog.typing import EventDict
 
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
 from penstock.model.phases import Phase
 from tests.bed import Database, fresh_database
-from tests.files.consumer import Consumer
+from tests.files.consumer import Consumer, unpacked
 from tests.pipeline.running import Running, configuration, difference, running
 from tests.scenario import Workload
 
@@ -53,7 +55,8 @@ def test_a_table_arrives_and_is_followed(
     )
     consumer = Consumer(source, destination)
     tables = [TableName("public", "users")]
-    with running(configuration(tmp_path, source, to_files(tmp_path)), spark) as pipeline:
+    file = configuration(tmp_path, source, to_files(tmp_path))
+    with capture_logs() as logged, running(file, spark) as pipeline:
         until_rebuilt(pipeline, consumer, source, destination, lambda: tables)
         source.execute(
             "update users set name = 'x' where id < 10",
@@ -72,6 +75,32 @@ def test_a_table_arrives_and_is_followed(
         )
         until_rebuilt(pipeline, consumer, source, destination, lambda: tables)
         pipeline.until_phase(Phase.READY, "public.users")
+    assert measured(logged) == registered(source)
+
+
+def measured(logged: list[EventDict]) -> dict[str, tuple[int, ...]]:
+    """Of each type of file, by what the log tells the metrics: files, bytes, and bytes before compression."""
+    sums: dict[str, tuple[int, ...]] = {}
+    for event in logged:
+        if event["event"] == "files written":
+            assert (event["source"], event["destination"]) == ("source", "files")
+            sizes = event["files"], event["bytes"], event["uncompressed_bytes"]
+            former = sums.get(event["type"], (0, 0, 0))
+            sums[event["type"]] = tuple(map(sum, zip(former, sizes, strict=True)))
+    return sums
+
+
+def registered(source: Database) -> dict[str, tuple[int, ...]]:
+    """The same, by the files themselves."""
+    rows = source.query("select file_type, file_path, file_size_bytes from cdc_registry.file_log")
+    return {
+        wanted: (
+            sum(type == wanted for type, _, _ in rows),
+            sum(size for type, _, size in rows if type == wanted),
+            sum(len(unpacked(path)) for type, path, _ in rows if type == wanted),
+        )
+        for wanted in {type for type, _, _ in rows}
+    }
 
 
 def test_each_of_several_sources_has_its_own_files_and_registry(

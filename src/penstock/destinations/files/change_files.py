@@ -14,7 +14,7 @@ from itertools import chain
 
 from penstock.destinations.files import cleanup, ddl_txt
 from penstock.destinations.files.change_lines import ChangeLines
-from penstock.destinations.files.compression import Compression
+from penstock.destinations.files.compression import Compression, Meter
 from penstock.destinations.files.layout import DDL, STREAMING, Layout, next_batch
 from penstock.destinations.files.registry import FileEntry
 from penstock.destinations.files.source_records import SourceRecords
@@ -48,22 +48,23 @@ class WrittenChanges:
     rows: int
     start: Lsn
     end: Lsn
+    meter: Meter
 
 
 def write_changes(job: ChangesFile) -> WrittenChanges | None:
     """Write the file of a run's changes and return it; None if there is no change. Runs on executors."""
     try:
-        lines = ChangeLines(job.changes, job.run)
+        lines, meter = ChangeLines(job.changes, job.run), Meter()
         blocks = lines.blocks()
         first = next(blocks, None)
         if first is None:
             return None
-        file = job.storage.write(job.path, job.compression.compressed(chain([first], blocks)))
+        file = job.storage.write(job.path, job.compression.compressed(chain([first], blocks), meter))
     except PenstockError as error:
         raise error.at(table=job.run.delivery.table.name) from None
     assert lines.first is not None
     assert lines.last is not None
-    return WrittenChanges(file, lines.rows, lines.first, lines.last)
+    return WrittenChanges(file, lines.rows, lines.first, lines.last, meter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,5 +159,13 @@ class Writer:
             yield FileEntry(table, batch, DDL, file, start, start, has_ddl=True)
         if written is not None:
             yield FileEntry(
-                table, batch, STREAMING, written.file, written.start, written.end, written.rows, has_ddl
+                table,
+                batch,
+                STREAMING,
+                written.file,
+                written.start,
+                written.end,
+                written.rows,
+                has_ddl,
+                written.meter,
             )

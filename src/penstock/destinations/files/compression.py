@@ -6,6 +6,7 @@ other are one valid file: so many tasks can write one file's parts.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -27,6 +28,19 @@ FAST = 3
 class Compressor(Protocol):
     def compress(self, data: Any, /) -> bytes: ...
     def flush(self) -> bytes: ...
+
+
+@dataclass(slots=True)
+class Meter:
+    """What went into compressors, and what they needed for it."""
+
+    size: int = 0
+    seconds: float = 0.0
+    """Of CPU."""
+
+    def count(self, block: bytes | memoryview, since: float) -> None:
+        self.size += memoryview(block).nbytes
+        self.seconds += time.thread_time() - since
 
 
 class _Plain:
@@ -56,10 +70,16 @@ class Compression:
             return compressor
         return zlib_ng.compressobj(min(self.level, BEST), zlib_ng.DEFLATED, GZIP_WINDOW)
 
-    def compressed(self, blocks: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    def compressed(self, blocks: Iterable[bytes | memoryview], meter: Meter | None = None) -> Iterator[bytes]:
         """Yield the blocks compressed as one stream, a little at a time."""
-        compressor = self.compressor()
+        compressor, meter = self.compressor(), meter or Meter()
         for block in blocks:
-            if data := compressor.compress(block):
+            since = time.thread_time()
+            data = compressor.compress(block)
+            meter.count(block, since)
+            if data:
                 yield data
-        yield compressor.flush()
+        since = time.thread_time()
+        data = compressor.flush()
+        meter.count(b"", since)
+        yield data

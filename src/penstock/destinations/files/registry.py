@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from penstock.destinations.files.compression import Meter
 from penstock.destinations.files.storage import Written
 from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import ConfigError
@@ -103,6 +104,8 @@ class FileEntry:
     end: Lsn
     rows: int = 0
     has_ddl: bool = False
+    meter: Meter | None = None
+    """If it was compressed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ import structlog
 from penstock.config import Config, DestinationConfig
 from penstock.destinations import copy_records, ledger, sql_ledger
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.files import schema_yml, unfinished_copies
+from penstock.destinations.files import schema_yml, unfinished_copies, written_log
 from penstock.destinations.files.change_files import Writer
 from penstock.destinations.files.cleanup import expire, sweep
-from penstock.destinations.files.compression import Compression
+from penstock.destinations.files.compression import Compression, Meter
 from penstock.destinations.files.full_copy import ExportPart, Sheet, export_part, export_partition
 from penstock.destinations.files.layout import FULL, SCHEMA, Layout
 from penstock.destinations.files.options import FilesOptions
@@ -153,13 +153,18 @@ class FilesTarget:
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
             written = self._writer.workers.results(export_part, parts, here=small)
-        rows = sum(count for _, count in written)
-        data = sheet.finish(f"{FULL}.csv{compression.suffix}", (number for number, _ in written))
+        rows = sum(part.rows for part in written)
+        data, meter = sheet.finish(f"{FULL}.csv{compression.suffix}", written)
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
             text = schema_yml.document(connection, described, copy.delivery, rows, copy.lsn)
-        return FinishedCopy(batch, copy.lsn, rows, data, self._storage.write(f"{folder}/schema.yml", [text]))
+        described_by = self._storage.write(f"{folder}/schema.yml", [text])
+        finished = FinishedCopy(batch, copy.lsn, rows, data, described_by)
+        written_log.tell(
+            self._log, copy.delivery.source, _entries_of(copy.delivery.table.name, finished, meter)
+        )
+        return finished
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         self._deliver_table(changes, position, copy)
@@ -204,6 +209,7 @@ class FilesTarget:
             kept.record(delivery, now)
             records.registry.state(connection, delivery.table, "streaming", position)
         records.registered(delta, ends)
+        written_log.tell(self._log, delivery.source, delta)
 
     # The stream
 
@@ -240,6 +246,7 @@ class FilesTarget:
             kept.move(batch.end, batch.complete_through)
             records.registry.complete(connection, batch.complete_through)
         records.registered(entries, ends)
+        written_log.tell(self._log, batch.source, entries)
         self._clean_up(records)
         return [Stopped(*failure) for failure in failed.items()]
 
@@ -298,10 +305,10 @@ class FilesTarget:
             records.close()
 
 
-def _entries_of(table: TableName, copy: FinishedCopy | None) -> list[FileEntry]:
+def _entries_of(table: TableName, copy: FinishedCopy | None, meter: Meter | None = None) -> list[FileEntry]:
     if copy is None:
         return []
     return [
         FileEntry(table, copy.batch, SCHEMA, copy.schema, copy.lsn, copy.lsn),
-        FileEntry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows),
+        FileEntry(table, copy.batch, FULL, copy.data, copy.lsn, copy.lsn, copy.rows, meter=meter),
     ]
