@@ -8,9 +8,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from penstock.monitoring.written_files import WrittenFiles
 
 Event = Mapping[str, Any]
 
@@ -28,11 +31,20 @@ class Events:
         self.registry = CollectorRegistry()
         self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED)
         self._lock = threading.Lock()
+        self.files = WrittenFiles(self.registry)
         self.last_batch_seconds = 0.0
+        self.last_batches: dict[tuple[str, str], dict[str, Any]] = {}
+        """By source and destination."""
         self._seconds = self._made(
             Histogram, "batch_duration_seconds", "Time that a batch took", _STREAM, buckets=_SECONDS
         )
+        self._last = self._made(
+            Gauge, "last_batch_timestamp_seconds", "When the last batch was delivered", _STREAM
+        )
         self._rows = self._made(Counter, "table_changes", "Changes delivered", (*_STREAM, "table"))
+        self._batches = self._made(
+            Counter, "table_batches", "Batches with changes of a table", (*_STREAM, "table")
+        )
         self._bytes = self._made(Counter, "batch_bytes", "WAL that batches covered", _STREAM)
         self._waits = self._made(Counter, "destination_waits", "Times a destination was waited for", _STREAM)
         self._reconnects = self._made(
@@ -58,9 +70,18 @@ class Events:
             case "batch":
                 self.last_batch_seconds = float(event["seconds"])
                 self._seconds.labels(source, destination).observe(self.last_batch_seconds)
+                now = datetime.now(UTC)
+                self._last.labels(source, destination).set(now.timestamp())
+                self.last_batches[source, destination] = {
+                    "at": now.isoformat(timespec="milliseconds"),
+                    "seconds": self.last_batch_seconds,
+                }
                 self._bytes.labels(source, destination).inc(event.get("bytes", 0))
                 for table, rows in event.get("table_rows", {}).items():
                     self._rows.labels(source, destination, table).inc(rows)
+                    self._batches.labels(source, destination, table).inc(rows > 0)
+            case "files written":
+                self.files.take(event)
             case "waiting for the destination":
                 self._waits.labels(source, destination).inc()
             case "capture ended":

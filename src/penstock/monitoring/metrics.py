@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from penstock.model import Lsn
+from penstock.monitoring import file_metrics
+from penstock.monitoring.families import Families, timestamp
 
 Document = dict[str, Any]
 
@@ -19,40 +20,12 @@ _STREAM = ("source", "destination")
 _TABLE = ("source", "destination", "table")
 
 
-class _Families:
-    """Samples by the name of their metric. What is unknown is no sample: zero would be a claim."""
-
-    def __init__(self) -> None:
-        self._families: dict[str, Metric] = {}
-
-    def gauge(
-        self, name: str, help: str, labels: tuple[str, ...], values: tuple[str, ...], value: Any
-    ) -> None:
-        self._add(GaugeMetricFamily, name, help, labels, values, value)
-
-    def counter(
-        self, name: str, help: str, labels: tuple[str, ...], values: tuple[str, ...], value: Any
-    ) -> None:
-        self._add(CounterMetricFamily, name, help, labels, values, value)
-
-    def _add(
-        self, kind: Any, name: str, help: str, labels: tuple[str, ...], values: tuple[str, ...], value: Any
-    ) -> None:
-        if name not in self._families:
-            self._families[name] = kind(f"penstock_{name}", help, labels=labels)
-        if value is not None:
-            self._families[name].add_metric(values, float(value))  # type: ignore[attr-defined]
-
-    def __iter__(self) -> Iterator[Metric]:
-        return iter(self._families.values())
-
-
 class _Look(Collector):
     def __init__(self, document: Document) -> None:
         self._document = document
 
     def collect(self) -> Iterator[Metric]:
-        document, families = self._document, _Families()
+        document, families = self._document, Families()
         families.gauge("up", "Whether the pipeline runs", (), (), bool(document.get("running")))
         families.gauge("uptime_seconds", "Since the pipeline began", (), (), document.get("uptime_seconds"))
         families.gauge(
@@ -79,7 +52,7 @@ class _Look(Collector):
         yield from families
 
 
-def _of_source(families: _Families, source: Document) -> None:
+def _of_source(families: Families, source: Document) -> None:
     name, capture = (source["name"],), source["capture"]
     reachable = source["error"] is None
     families.gauge("connected", "Whether the source answers", _SOURCE, name, reachable)
@@ -115,6 +88,7 @@ def _of_source(families: _Families, source: Document) -> None:
     families.counter("wal_messages_received", "Changes captured", _SOURCE, name, capture["changes"])
     families.gauge("spool_bytes", "Size of the spool", _SOURCE, name, capture["spooled_bytes"])
     families.gauge("spool_room_bytes", "Room on the disk of the spool", _SOURCE, name, capture["room_bytes"])
+    families.gauge("spool_disk_bytes", "Size of that disk", _SOURCE, name, capture["disk_bytes"])
     families.gauge(
         "tables_left_out", "Tables that cannot be followed", _SOURCE, name, len(source["left_out"])
     )
@@ -131,9 +105,16 @@ def _of_source(families: _Families, source: Document) -> None:
         families.gauge(
             "consumer_kept_bytes", "What is kept in the spool for it", labels, whose, consumer["kept_bytes"]
         )
+        families.gauge(
+            "oldest_unacknowledged_seconds",
+            "Time since the oldest change was captured that it has not confirmed",
+            labels,
+            whose,
+            consumer["oldest_seconds"],
+        )
 
 
-def _of_destination(families: _Families, destination: Document) -> None:
+def _of_destination(families: Families, destination: Document) -> None:
     for stream in destination["streams"]:
         whose = (stream["source"], destination["name"])
         families.counter("cdc_events_published", "Changes delivered", _STREAM, whose, stream["rows"])
@@ -145,7 +126,7 @@ def _of_destination(families: _Families, destination: Document) -> None:
             "Everything that committed until then is delivered",
             _STREAM,
             whose,
-            _timestamp(stream["complete_through"]),
+            timestamp(stream["complete_through"]),
         )
         families.gauge(
             "destination_waiting",
@@ -154,12 +135,21 @@ def _of_destination(families: _Families, destination: Document) -> None:
             whose,
             bool(stream["error"]),
         )
+    if destination["files"] is not None:
+        file_metrics.add(families, destination["name"], destination["files"])
     for table in destination["tables"]:
         of_table = (table["source"], destination["name"], table["table"])
         families.gauge(
             "table_phase", "1 for the phase of a table", (*_TABLE, "phase"), (*of_table, table["phase"]), 1
         )
         families.gauge("table_copied_rows", "Rows of its last copy", _TABLE, of_table, table["rows"])
+        families.gauge(
+            "table_complete_through_timestamp_seconds",
+            "Everything of it that committed until then is delivered",
+            _TABLE,
+            of_table,
+            timestamp(table["complete_through"]),
+        )
         if table["copy"] is not None:
             total = table["copy"]["total_bytes"]
             done = table["copy"]["bytes"] / total if total else 0
@@ -175,7 +165,3 @@ def rendered(document: Document, events: CollectorRegistry) -> bytes:
 
 def _lsn(text: str | None) -> int | None:
     return Lsn.parse(text).value if text else None
-
-
-def _timestamp(text: str | None) -> float | None:
-    return datetime.fromisoformat(text).timestamp() if text else None

@@ -121,11 +121,20 @@ class Observer:
         else:
             document["error"] = None
             rates.add(document, before.document, time.monotonic() - before.at)
+            self._add_heard(document)
         now = time.monotonic()
         document |= self._summary(document)
         document |= _readiness(conditions(document, 0.0))
         self._look = Observation(document, now, self.events)
         self.history.note(time.time(), now, document)
+
+    def _add_heard(self, document: Document) -> None:
+        """What only events tell of streams and files."""
+        for destination in document["destinations"]:
+            for stream in destination["streams"]:
+                stream["last_batch"] = self.events.last_batches.get((stream["source"], destination["name"]))
+            if destination["files"] is not None:
+                destination["files"]["compression_ratio"] = self.events.files.ratio(destination["name"])
 
     def _summary(self, document: Document) -> Document:
         """What a person with one source wants to know first; of several the sums, and the worst."""

@@ -7,6 +7,7 @@ good does not, nor does a destination of an earlier version's: they are forgotte
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def listed(config: Config, source: SourceConfig) -> list[Document]:
                 "position": str(consumer.position),
                 "behind_bytes": max(position - consumer.position, 0),
                 "kept_bytes": consumer.kept,
+                "oldest_seconds": _age(consumer.oldest),
                 "updated_at": consumer.updated_at.isoformat(),
             }
             for consumer in consumers.listed(opened)
@@ -77,6 +79,10 @@ def forget(config: Config, name: str, source: str | None = None) -> dict[str, li
 def _forgotten(spool: Path, name: str) -> list[str]:
     with closing(Manifest.open(spool)) as opened:
         return consumers.forget(opened, name)
+
+
+def _age(at: datetime | None) -> float:
+    return round(max((datetime.now(UTC) - at).total_seconds(), 0), 1) if at else 0.0
 
 
 def _table(name: str) -> TableId:

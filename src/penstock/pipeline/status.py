@@ -19,13 +19,11 @@ from penstock.capture import state as capture_state
 from penstock.capture.launch import spec_of
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
-from penstock.destinations.files.recent_files import NEWEST
 from penstock.model import Lsn
 from penstock.model.errors import ConnectionFailed, PenstockError, SpoolUnreachable, StateUnreachable, to_dict
 from penstock.model.phases import Phase
-from penstock.pipeline import consumers
+from penstock.pipeline import consumers, stored
 from penstock.pipeline.followed_mapping import FollowedMapping
-from penstock.pipeline.stored import DeliveredFiles, room, size_of_state
 from penstock.pipeline.table_facts import wal_position
 from penstock.postgres import selection, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -76,10 +74,10 @@ class StatusReader:
                 "running": store.holder(),
                 "sources": sources,
                 "destinations": [
-                    _destination(store, each, ends) | {"files": _files(each.name, files)}
+                    _destination(store, each, ends) | {"files": stored.files(each, files)}
                     for each in config.destinations
                 ],
-                "state": {"bytes": size_of_state(store.file)},
+                "state": {"bytes": stored.size_of_state(store.file)},
             }
         except StateUnreachable:
             self._close_store()
@@ -110,7 +108,7 @@ class _SourceReader:
         self._connection: Connection | None = None
         self._left_out: list[Document] = []
         self._looked = -LEFT_OUT
-        self._files = DeliveredFiles(config)
+        self._files = stored.DeliveredFiles(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"status-{source.name}")
         self._asking: Future[Document] | None = None
 
@@ -205,7 +203,7 @@ def _capture(spool: Path) -> Document:
         "error": None,
         "changes": 0,
         "spooled_bytes": 0,
-        "room_bytes": room(spool),
+        **stored.disk(spool),
     }
     try:
         reported = capture_state.read(spool)
@@ -254,19 +252,6 @@ def _destination(store: Store, destination: DestinationConfig, ends: dict[str, s
     through_of = {str(stream["source"]): stream["complete_through"] for stream in streams}
     tables = [_table(state, through_of) for state in store.tables(destination=destination.name)]
     return {"name": destination.name, "type": destination.type, "streams": streams, "tables": tables}
-
-
-def _files(destination: str, of_sources: dict[str, dict[str, Document]]) -> Document | None:
-    """Return the files of a destination; None: it registers none, or no source can be asked."""
-    by_source = [(source, files[destination]) for source, files in of_sources.items() if destination in files]
-    if not by_source:
-        return None
-    recent = [{"source": source, **each} for source, files in by_source for each in files["recent"]]
-    return {
-        "count": sum(files["count"] for _, files in by_source),
-        "bytes": sum(files["bytes"] for _, files in by_source),
-        "recent": sorted(recent, key=lambda each: str(each["at"]), reverse=True)[:NEWEST],
-    }
 
 
 def _table(state: TableState, through_of: dict[str, Any]) -> Document:

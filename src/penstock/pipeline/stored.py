@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from penstock.config import Config
+from penstock.config.destinations import DestinationConfig
 from penstock.destinations.files import recent_files
 from penstock.destinations.files.options import FilesOptions
 from penstock.postgres.connection import Connection
@@ -43,7 +45,11 @@ class DeliveredFiles:
     def _looked_at(self, connection: Connection) -> dict[str, Document]:
         if time.monotonic() - self._counted >= TOTAL:
             self._totals = {
-                name: recent_files.total(connection, schema) for name, schema in self._schemas.items()
+                name: {
+                    "tables": recent_files.by_table(connection, schema),
+                    "consumers": recent_files.unread(connection, schema),
+                }
+                for name, schema in self._schemas.items()
             }
             self._counted = time.monotonic()
         return {
@@ -52,12 +58,41 @@ class DeliveredFiles:
         }
 
 
-def room(folder: Path) -> int | None:
-    """Return the bytes that are free on the disk that a folder is on; None if it is not there."""
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
+def files(destination: DestinationConfig, of_sources: dict[str, dict[str, Document]]) -> Document | None:
+    """Return the files of a destination; None: it registers none, or no source can be asked."""
+    name = destination.name
+    by_source = [(source, files[name]) for source, files in of_sources.items() if name in files]
+    if not by_source:
         return None
+    parts: dict[str, list[Document]] = {
+        key: [{"source": source, **each} for source, files in by_source for each in files[key]]
+        for key in ("tables", "consumers", "recent")
+    }
+    tables, consumers = parts["tables"], parts["consumers"]
+    return {
+        "count": sum(each["files"] for each in tables),
+        "bytes": sum(each["bytes"] for each in tables),
+        "folders": sum(each["folders"] for each in tables),
+        **disk(destination.settings(FilesOptions).folder),
+        "tables": tables,
+        "consumers": [each | {"oldest_seconds": _age(each["oldest_at"])} for each in consumers],
+        "recent": sorted(parts["recent"], key=lambda each: str(each["at"]), reverse=True)[
+            : recent_files.NEWEST
+        ],
+    }
+
+
+def _age(at: str | None) -> float:
+    return max(round((datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds(), 1), 0.0) if at else 0.0
+
+
+def disk(folder: Path | None) -> Document:
+    """Return the size of the disk that a folder is on, and what is free there; None if it is not there."""
+    try:
+        usage = shutil.disk_usage(folder) if folder else None
+    except OSError:
+        usage = None
+    return {"room_bytes": usage and usage.free, "disk_bytes": usage and usage.total}
 
 
 def size_of_state(file: Path | None) -> int | None:

@@ -10,6 +10,8 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 
 from penstock.model import Lsn
 from penstock.spool.manifest import Manifest
@@ -22,21 +24,32 @@ class Consumer:
     updated_at: datetime
     kept: int
     """Bytes of the segments that it has still to read."""
+    oldest: datetime | None
+    """When the first of these was written; None: it has read them all."""
 
 
 def listed(manifest: Manifest) -> list[Consumer]:
     """Return the consumers, the slowest first."""
     rows = manifest.rows("select name, position, updated_at from consumers order by position, name")
-    sizes = manifest.rows("select end_lsn, bytes from segments")
+    segments = manifest.rows("select end_lsn, bytes, file from segments order by id")
+    written = lru_cache(_written)
     return [
         Consumer(
             name,
             Lsn(position),
             datetime.fromisoformat(updated).replace(tzinfo=UTC),
-            sum(size for end, size in sizes if end > position),
+            sum(size for end, size, _ in segments if end > position),
+            next((written(manifest.path.parent / file) for end, _, file in segments if end > position), None),
         )
         for name, position, updated in rows
     ]
+
+
+def _written(segment: Path) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(segment.stat().st_mtime, UTC)
+    except FileNotFoundError:  # everybody has read it by now
+        return None
 
 
 def configure(manifest: Manifest, destinations: Iterable[str]) -> list[str]:

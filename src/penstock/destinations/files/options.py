@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -196,6 +197,13 @@ class FilesOptions(Options):
         """A URI as it is, a folder by its absolute path. May hold a secret: not for any output."""
         path = self.base_path.get_secret_value()
         return path if "://" in path else str(Path(path).absolute())
+
+    @property
+    def folder(self) -> Path | None:
+        """The base path, if it is on a disk."""
+        if "://" not in self.base:
+            return Path(self.base)
+        return Path(unquote(urlsplit(self.base).path)) if self.base.startswith("file://") else None
 
     def pattern(self, sources: int) -> str:
         several = "{source}/" if sources > 1 else ""

@@ -127,6 +127,7 @@ function way(source, destinations) {
       destination.name, Boolean(stream.error), `${destination.type}, ${count(stream.rows)} changes`,
       stream.error ? `waits since ${clock(stream.waiting_since)}`
         : `${span(stream.lag_seconds)} behind (${size(stream.lag_bytes)})`,
+      stream.last_batch ? `last batch ${clock(stream.last_batch.at).slice(-8)}, took ${span(stream.last_batch.seconds)}` : null,
     )));
   }
   const rate = source.rates ? `${count(Math.round(source.rates.changes))} changes/s` : "";

@@ -3,16 +3,21 @@
 export function storage(status, { made, size, count, clock }) {
   const line = (...cells) => made("tr", {}, ...cells.map(([label, text, kind]) =>
     made("td", { "data-label": label, class: kind }, text)));
-  const kept = (what, where, bytes, room) =>
-    line(["What", what], ["Where", where], ["Size", size(bytes), "number"], ["Room left", room === null ? "" : size(room), "number"]);
+  const kept = (what, where, bytes, room, disk) => line(["What", what], ["Where", where], ["Size", size(bytes), "number"],
+    ["Room left", room === null ? "" : size(room) + (disk ? ` of ${size(disk)}` : ""), "number"]);
   const lines = [];
   for (const source of status.sources || []) {
-    lines.push(kept("spool", source.name, source.capture.spooled_bytes, source.capture.room_bytes));
+    const capture = source.capture;
+    lines.push(kept("spool", source.name, capture.spooled_bytes, capture.room_bytes, capture.disk_bytes));
     lines.push(kept("WAL kept by the slot", source.name, source.retained_bytes, source.safe_wal_bytes));
   }
   if (status.state && status.state.bytes !== null) lines.push(kept("state", "SQLite", status.state.bytes, null));
   const writers = (status.destinations || []).filter((each) => each.files);
-  for (const each of writers) lines.push(kept(`${count(each.files.count)} files`, each.name, each.files.bytes, null));
+  for (const { name, files } of writers) {
+    const ratio = files.compression_ratio ? `, compressed ${files.compression_ratio.toFixed(1)} : 1` : "";
+    const what = `${count(files.count)} files in ${count(files.folders)} folders${ratio}`;
+    lines.push(kept(what, name, files.bytes, files.room_bytes, files.disk_bytes));
+  }
   document.getElementById("kept").replaceChildren(...lines);
   document.getElementById("recent").hidden = writers.length === 0;
   document.getElementById("files").replaceChildren(...writers.flatMap((writer) => writer.files.recent.map((each) =>
