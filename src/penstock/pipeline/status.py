@@ -65,7 +65,8 @@ class StatusReader:
             self._mapping.look(store)
             for source in self._sources:
                 source.ask()
-            sources = [source.answer(patience) for source in self._sources]
+            until = None if patience is None else time.monotonic() + patience
+            sources = [source.answer(until) for source in self._sources]
             files = {source["name"]: source.pop("files") for source in sources}
             ends = {source["name"]: source["wal_position"] for source in sources}
             return {
@@ -116,8 +117,10 @@ class _SourceReader:
         if self._asking is None:
             self._asking = self._thread.submit(self._read)
 
-    def answer(self, patience: float | None) -> Document:
+    def answer(self, until: float | None) -> Document:
+        """Return the answer, or that there is none yet, by `time.monotonic`."""
         assert self._asking is not None
+        patience = None if until is None else max(until - time.monotonic(), 0)
         if not wait([self._asking], patience).done:
             silent = ConnectionFailed("the server does not answer", source=self._source.name)
             return self._known_here() | {"error": to_dict(silent)}
