@@ -10,11 +10,12 @@ import uvicorn
 
 from penstock.model.errors import PenstockError, Scope
 from penstock.monitoring import app
+from penstock.monitoring.connection import Connection
 from penstock.monitoring.observing import Observer
 
 MOST_CONNECTIONS = 256
 IDLE = 10
-"""Seconds after which a connection that asks for nothing is closed."""
+"""Seconds after which a connection that asks for nothing, or only begins to, is closed."""
 
 
 class CannotListen(PenstockError):
@@ -40,6 +41,7 @@ class HttpServer:
                 access_log=False,
                 server_header=False,
                 lifespan="off",
+                http=Connection,
                 ws="none",
                 limit_concurrency=MOST_CONNECTIONS,
                 timeout_keep_alive=IDLE,
