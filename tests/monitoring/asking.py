@@ -59,7 +59,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def served(config: Config, *, read_only: bool = False) -> Iterator[Served]:
-    observer, stopped = Observer(config, Events()), threading.Event()
+    observer, stopped = Observer(config, Events(), only_looks=read_only), threading.Event()
     server = HttpServer(observer, None if read_only else stopped.set)
     thread = threading.Thread(target=server.run)
     thread.start()

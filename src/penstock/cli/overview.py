@@ -66,7 +66,7 @@ def _source(source: Document) -> Iterator[RenderableType]:
         *_rate(source, "changes"),
         f"{size(source['behind_bytes'])} behind",
         f"{size(source['retained_bytes'])} of WAL kept",
-        f"{size(capture['spooled_bytes'])} in the spool",
+        *([] if capture["spooled_bytes"] is None else [f"{size(capture['spooled_bytes'])} in the spool"]),
     )
     yield from _said(capture["error"], "  ")
 
@@ -93,7 +93,7 @@ def _line(name: str, *facts: str) -> Text:
 
 
 def _rate(about: Document, what: str) -> Iterator[str]:
-    if "rates" in about:
+    if about.get("rates", {}).get(what) is not None:
         yield f"{about['rates'][what]:,.0f} changes/s"
 
 

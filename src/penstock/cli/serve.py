@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -21,14 +22,18 @@ def serve(
     Example: penstock serve shop.yaml --port 8081
     """
     from penstock.config import load
+    from penstock.model.errors import StateUnreachable
     from penstock.monitoring.events import Events
     from penstock.monitoring.observing import Observer
     from penstock.monitoring.serving import HttpServer
+    from penstock.state.store import Store
 
     loaded = load(config)
     if port is not None:
         monitoring = loaded.monitoring.model_copy(update={"port": port})
         loaded = loaded.model_copy(update={"monitoring": monitoring})
-    server = HttpServer(Observer(loaded, Events()), None)
+    with suppress(StateUnreachable):  # the page tells of it until it is back
+        Store.existing(loaded.state.url.get_secret_value(), loaded.pipeline).close()
+    server = HttpServer(Observer(loaded, Events(), only_looks=True), None)
     print(server.url, flush=True)
     server.run()

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import SecretStr
 
@@ -16,6 +15,7 @@ from penstock.config.models import StateConfig
 from penstock.model.errors import PenstockError, to_dict
 from penstock.pipeline import rates
 from penstock.pipeline.status import Document, StatusReader
+from penstock.state.store import Store
 
 PATIENCE = 3.0
 """Seconds that a source has to answer before the rest is shown without it."""
@@ -70,8 +70,10 @@ def _without_traces(config: Config) -> Iterator[tuple[Config, bool]]:
 
 
 def _store_is_missing(config: Config) -> bool:
-    scheme, _, file = config.state.url.get_secret_value().partition(":///")
     try:
-        return scheme == "sqlite" and bool(file) and not Path(file).exists()
-    except PermissionError:  # it may well be there
+        store = Store.find(config.state.url.get_secret_value(), config.pipeline)
+    except (PenstockError, PermissionError):  # it may well be there: who opens it is told what is wrong
         return False
+    if store is not None:
+        store.close()
+    return store is None

@@ -54,10 +54,11 @@ def _show_source(console: Console, source: Document) -> None:
     if source["error"]:
         console.print(f"source {source['name']}: [red]{of_error(source['error'])}[/]")
         return
+    captured = f"capture {capture['state']}, {size(capture['spooled_bytes'])} in the spool"
     console.print(
         f"source {source['name']}: slot {source['slot']} {source['slot_state']}, "
         f"{size(source['behind_bytes'])} behind, {size(source['retained_bytes'])} of WAL kept; "
-        f"capture {capture['state']}, {size(capture['spooled_bytes'])} in the spool"
+        + ("capture not seen from here" if capture["spooled_bytes"] is None else captured)
     )
     if capture["error"]:
         console.print(f"  [red]{of_error(capture['error'])}[/]")

@@ -82,9 +82,8 @@ def _of_source(families: Families, source: Document) -> None:
         name,
         _lsn(source["restart_position"]),
     )
-    families.gauge(
-        "capture_running", "Whether changes are captured", _SOURCE, name, capture["state"] == "streaming"
-    )
+    captures = None if capture["changes"] is None else capture["state"] == "streaming"
+    families.gauge("capture_running", "Whether changes are captured", _SOURCE, name, captures)
     families.counter("wal_messages_received", "Changes captured", _SOURCE, name, capture["changes"])
     families.gauge("spool_bytes", "Size of the spool", _SOURCE, name, capture["spooled_bytes"])
     families.gauge("spool_room_bytes", "Room on the disk of the spool", _SOURCE, name, capture["room_bytes"])

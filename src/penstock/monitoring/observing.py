@@ -77,8 +77,9 @@ class Observation:
 
 
 class Observer:
-    def __init__(self, config: Config, events: Events) -> None:
+    def __init__(self, config: Config, events: Events, *, only_looks: bool = False) -> None:
         self.config = config
+        self._only_looks = only_looks
         self.events = events
         self.history = History()
         self.heart = Heart()
@@ -101,7 +102,7 @@ class Observer:
             self._thread.join(INTERVAL)
 
     def _run(self) -> None:
-        with closing(StatusReader(self.config)) as reader:
+        with closing(StatusReader(self.config, only_looks=self._only_looks)) as reader:
             while not self._stop.is_set():
                 began = time.monotonic()
                 try:
@@ -141,12 +142,13 @@ class Observer:
         sources, heart = document.get("sources", []), self.heart
         streams = [stream for each in document.get("destinations", []) for stream in each["streams"]]
         lag = max((source["behind_bytes"] or 0 for source in sources), default=0)
+        captured = [source["capture"]["changes"] for source in sources]
         connected = bool(sources) and all(source["error"] is None for source in sources)
         return {
             "status": "connected" if connected else "disconnected",
             "uptime_seconds": int(time.time() - heart.began) if heart.began else None,
             "silent_seconds": heart.silent_seconds,
-            "wal_messages_received": sum(source["capture"]["changes"] for source in sources),
+            "wal_messages_received": None if None in captured else sum(captured),
             "cdc_events_published": sum(stream["rows"] for stream in streams),
             "current_lsn": sources[0]["wal_position"] if len(sources) == 1 else None,
             "is_connected": connected,

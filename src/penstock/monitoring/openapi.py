@@ -54,7 +54,7 @@ _STATUS: Document = {
         "conditions": {"type": "array", "items": {"$ref": "#/components/schemas/Condition"}},
         "status": {"type": "string", "enum": ["connected", "disconnected"]},
         "uptime_seconds": {"type": ["integer", "null"]},
-        "wal_messages_received": {"type": "integer"},
+        "wal_messages_received": {"type": ["integer", "null"]},
         "cdc_events_published": {"type": "integer"},
         "current_lsn": {"type": ["string", "null"]},
         "is_connected": {"type": "boolean"},

@@ -70,12 +70,14 @@ def _of_source(source: Document) -> Iterator[Condition]:
         f"the slot {source['slot']} is {state}",
         "It becomes active when the capture is connected; a slot that is lost needs `on_slot_lost`",
     )
+    if capture["changes"] is None and (state == "active" or source["error"]):
+        return  # it is on another machine: that the slot is read tells of it
     streams = capture["state"] == "streaming"
     if streams or capture["error"] is None:
         yield Condition(
             f"capture:{name}",
             streams,
-            f"the capture is {capture['state']}",
+            f"the capture is {capture['state'] or 'not seen from here'}",
             "Its log is in the spool's folder",
         )
     else:

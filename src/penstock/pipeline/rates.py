@@ -22,5 +22,7 @@ def add(document: Document, before: Document, seconds: float) -> None:
             stream["rates"] = {"rows": _rate(stream["rows"], rows, seconds)}
 
 
-def _rate(now: int, before: int | None, seconds: float) -> float:
+def _rate(now: int | None, before: int | None, seconds: float) -> float | None:
+    if now is None:  # it is not seen from here
+        return None
     return round(max(now - before, 0) / seconds, 1) if before is not None and seconds > 0 else 0.0

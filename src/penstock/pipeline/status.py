@@ -50,10 +50,12 @@ def collect(config: Config) -> Document:
 
 
 class StatusReader:
-    """Reads it, and again if it is kept, by connections that stay open."""
+    """Reads it, and again if it is kept, by connections that stay open. Where there is no state store one is
+    made, unless it `only_looks`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, only_looks: bool = False) -> None:
         self._config = config
+        self._only_looks = only_looks
         self._store: Store | None = None
         self._sources = [_SourceReader(config, source) for source in config.sources]
         self._mapping = FollowedMapping(config)
@@ -67,12 +69,15 @@ class StatusReader:
                 source.ask()
             until = None if patience is None else time.monotonic() + patience
             sources = [source.answer(until) for source in self._sources]
+            running = store.holder()
+            if running:
+                _forget_unseen_captures(sources)
             files = {source["name"]: source.pop("files") for source in sources}
             ends = {source["name"]: source["wal_position"] for source in sources}
             return {
                 "pipeline": config.pipeline,
                 "at": _time(datetime.now(UTC)),
-                "running": store.holder(),
+                "running": running,
                 "sources": sources,
                 "destinations": [
                     _destination(store, each, ends) | {"files": stored.files(each, files)}
@@ -92,7 +97,10 @@ class StatusReader:
     def _opened(self) -> Store:
         if self._store is None:
             url = self._config.state.url.get_secret_value()
-            self._store = Store.open(url, self._config.pipeline, exclusive=False)
+            if self._only_looks:
+                self._store = Store.existing(url, self._config.pipeline)
+            else:
+                self._store = Store.open(url, self._config.pipeline, exclusive=False)
         return self._store
 
     def _close_store(self) -> None:
@@ -224,6 +232,13 @@ def _capture(spool: Path) -> Document:
         unread = SpoolUnreachable(f"the spool cannot be read: {error.strerror}", folder=str(spool))
         document["error"] = to_dict(unread)
     return document
+
+
+def _forget_unseen_captures(sources: list[Document]) -> None:
+    """Say nothing of captures on another machine: the pipeline runs, and has no spool here."""
+    for source in sources:
+        if source["capture"]["room_bytes"] is None:
+            source["capture"] = dict.fromkeys(source["capture"])
 
 
 def _consumers(config: Config, source: SourceConfig) -> list[Document]:

@@ -153,6 +153,8 @@ class Lease:
     @staticmethod
     def holder(database: Database, pipeline: str) -> Holder | None:
         """Return who holds it now, if somebody does: who died has let go of the lock, but not of the row."""
+        if database.file and not _lock_file(database.file, pipeline).exists():
+            return None  # nobody ever did: who asks leaves no file
         lock = lock_of(database, pipeline)
         if lock.take():
             lock.release()
@@ -222,8 +224,12 @@ class Lease:
 def lock_of(database: Database, pipeline: str) -> Lock:
     """Return the lock of a pipeline, not taken yet."""
     if database.file:
-        return FileLock(Path(f"{database.file}.{quote(pipeline, safe='')}.lock"))
+        return FileLock(_lock_file(database.file, pipeline))
     return ServerLock(database, f"penstock state of {pipeline}")
+
+
+def _lock_file(database: Path, pipeline: str) -> Path:
+    return Path(f"{database}.{quote(pipeline, safe='')}.lock")
 
 
 def _holder(connection: Connection, pipeline: str) -> Holder | None:

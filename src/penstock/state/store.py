@@ -23,7 +23,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select
 
 from penstock.model import Lsn, TableId, TableSchema
-from penstock.model.errors import PenstockError, StateOlder, from_dict, to_dict
+from penstock.model.errors import PenstockError, StateMissing, StateOlder, from_dict, to_dict
 from penstock.state import tables as t
 from penstock.state.database import Database
 from penstock.state.lease import Lease
@@ -89,6 +89,15 @@ class Store:
             database.close()
             raise _older(database)
         return None if database is None else cls(database, pipeline, None)
+
+    @classmethod
+    def existing(cls, url: str, pipeline: str) -> Store:
+        """Open the store without the lease; raise `StateMissing` if it is not there."""
+        store = cls.find(url, pipeline)
+        if store is None:
+            file = url.partition(":///")[2] if url.startswith("sqlite:") else None
+            raise StateMissing("nothing was started yet: there is no state store", file=file)
+        return store
 
     def close(self) -> None:
         if self._lease is not None:

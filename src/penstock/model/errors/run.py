@@ -33,6 +33,16 @@ class StateUnreachable(ConnectionFailed):
     remedy = "Check `state.url`, and that its server runs or its folder can be written"
 
 
+class StateMissing(PenstockError):
+    """There is no state store yet, and who only looks makes none."""
+
+    scope = Scope.RUN
+    remedy = (
+        "Start the pipeline first, or look where it runs: a relative path in `state.url` begins at the"
+        " working directory"
+    )
+
+
 class StateDenied(AccessDenied):
     """The state store's server refuses this role."""
 

@@ -130,13 +130,14 @@ function way(source, destinations) {
       stream.last_batch ? `last batch ${clock(stream.last_batch.at).slice(-8)}, took ${span(stream.last_batch.seconds)}` : null,
     )));
   }
-  const rate = source.rates ? `${count(Math.round(source.rates.changes))} changes/s` : "";
+  const isSeen = capture.changes !== null; // it may be on another machine
+  const rate = source.rates && isSeen ? `${count(Math.round(source.rates.changes))} changes/s` : "";
   return made("div", { class: "way" },
     stop(source.name, Boolean(source.error), source.error ? "it cannot be reached" : `slot ${source.slot_state}`,
       source.error ? null : `${size(source.retained_bytes)} of WAL kept`,
       source.left_out.length ? `${source.left_out.length} tables left out` : null),
     arrow(rate),
-    stop("spool", Boolean(capture.error), `capture ${capture.state}`, size(capture.spooled_bytes)),
+    stop("spool", Boolean(capture.error), ...(isSeen ? [`capture ${capture.state}`, size(capture.spooled_bytes)] : ["not seen from here"])),
     ends);
 }
 

@@ -7,8 +7,8 @@ export function storage(status, { made, size, count, clock }) {
     ["Room left", room === null ? "" : size(room) + (disk ? ` of ${size(disk)}` : ""), "number"]);
   const lines = [];
   for (const source of status.sources || []) {
-    const capture = source.capture;
-    lines.push(kept("spool", source.name, capture.spooled_bytes, capture.room_bytes, capture.disk_bytes));
+    const { spooled_bytes, room_bytes, disk_bytes } = source.capture;
+    if (spooled_bytes !== null) lines.push(kept("spool", source.name, spooled_bytes, room_bytes, disk_bytes));
     lines.push(kept("WAL kept by the slot", source.name, source.retained_bytes, source.safe_wal_bytes));
   }
   if (status.state && status.state.bytes !== null) lines.push(kept("state", "SQLite", status.state.bytes, null));
