@@ -22,6 +22,8 @@ from penstock.demo.proof import Checksum
 from penstock.demo.run import Verdict
 from penstock.embedded.postgres import PostgresServer
 from penstock.model import TableName
+from tests.cli.terminal import in_terminal
+from tests.monitoring.asking import Asking
 
 DEMO = [sys.executable, "-c", "from penstock.cli import main; main()", "demo"]
 
@@ -74,6 +76,33 @@ def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "Source and destination are equal." in done.stdout
+    assert ("The files: " in done.stdout) is (to == "files")
+    assert "Press Enter" not in done.stdout
+
+
+@pytest.mark.usefixtures("silent_java")
+@pytest.mark.parametrize("key", ["\n", pytest.param("\x03", marks=pytest.mark.slow)])
+def test_on_a_terminal_the_dashboard_stays_until_a_key_is_pressed(folder: Path, key: str) -> None:
+    program = folder / "penstock"
+    program.write_text(f"#!{sys.executable}\nfrom penstock.cli import main\nmain()\n")
+    program.chmod(0o755)
+    command = (str(program), "demo", "--seconds", "2", "--rows", "300")
+    with in_terminal(folder, *command, PENSTOCK_MONITORING__ENABLED="true") as terminal:
+        shown = terminal.until("Press Enter to end.", 200)
+        assert "Source and destination are equal." in shown
+        assert re.search(
+            r"In another terminal: \./penstock status /tmp/penstock-demo-\S+/shop\.yaml\n", shown
+        )
+        files = re.search(r"The files: (\S+)\n", shown)
+        assert files
+        assert list(Path(files[1]).rglob("*.csv*"))
+        address = re.search(r"still there: http://([^/]+)/ ", shown)
+        assert address
+        Asking(address[1]).until("/ready", lambda answer: answer.code == 200)
+        terminal.type(key)
+        assert terminal.ended() == 0
+        assert "The files are removed now." in terminal.shown
+        assert not Path(files[1]).exists()
 
 
 def servers() -> set[str]:

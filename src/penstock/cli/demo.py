@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import stat
+import sys
 import tempfile
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -73,27 +76,64 @@ def demo(
         )
         seen: list[DemoProgress] = []
         announced: list[str] = []
+        verdict: list[bool] = []
         with console.status("") as status:
 
             def show(progress: DemoProgress) -> None:
                 if not seen:
+                    command = [_program(), "tail" if to is To.SPARK else "status", str(running.file)]
                     console.print(
-                        "The shop trades. In another terminal: "
-                        f"penstock {'tail' if to is To.SPARK else 'status'} {running.file}",
-                        soft_wrap=True,
+                        f"The shop trades. In another terminal: {shlex.join(command)}", soft_wrap=True
                     )
+                    if running.files:
+                        console.print(f"The files: {running.files}", soft_wrap=True)
                 if running.dashboard and running.dashboard not in announced:
                     announced.append(running.dashboard)
                     console.print(f"The dashboard: {running.dashboard}", soft_wrap=True)
                 seen.append(progress)
                 status.update(_shown(progress))
 
-            verdicts = running.run(seconds, rows, show)
-        console.print(_line(seen[-1]), soft_wrap=True)
-        equal = _report(console, verdicts, running.problems, end)
+            def proven(verdicts: list[Verdict]) -> None:
+                status.stop()
+                console.print(_line(seen[-1]), soft_wrap=True)
+                verdict.append(_report(console, verdicts, running.problems, end))
+                _linger(console, running.dashboard, ending)
+
+            running.run(seconds, rows, show, proven)
         if keep is not None:
-            console.print(f"Everything is in {folder}")
-    raise typer.Exit(0 if equal else 1)
+            console.print(f"Everything is in {folder}", soft_wrap=True)
+        elif running.files:
+            console.print("The files are removed now. `--keep FOLDER` keeps them.")
+    raise typer.Exit(0 if verdict == [True] else 1)
+
+
+def _program() -> str:
+    """Return what to type to start this program once more."""
+    started = sys.argv[0]
+    on_path = shutil.which("penstock")
+    if Path(started).name != "penstock" or (on_path and Path(on_path).samefile(started)):
+        return "penstock"
+    from_here = os.path.relpath(started)
+    return min(started, from_here if "/" in from_here else f"./{from_here}", key=len)
+
+
+def _is_watched(console: Console) -> bool:
+    """Whether somebody is at the terminal: nobody is where a pipe or a job in the background is."""
+    return console.is_terminal and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+
+
+def _linger(console: Console, dashboard: str | None, ending: Ending) -> None:
+    """Wait for Enter or Ctrl-C where somebody may want to look at the dashboard."""
+    if dashboard is None or not _is_watched(console):
+        return
+    console.print(f"The dashboard is still there: {dashboard} Press Enter to end.", soft_wrap=True)
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # what was typed while the shop traded
+    try:
+        sys.stdin.readline()
+    except KeyboardInterrupt:
+        if not ending.is_interrupt:
+            raise
+    console.print("[dim]Stopping …[/]")
 
 
 @contextmanager

@@ -32,6 +32,11 @@ class Ending:
         if kind is KeyboardInterrupt and self._came:
             raise typer.Exit(128 + self._came)
 
+    @property
+    def is_interrupt(self) -> bool:
+        """Whether it was Ctrl-C that came."""
+        return self._came == signal.SIGINT
+
     def _end(self, number: int, _frame: FrameType | None) -> None:
         again, self._came = self._came, number
         if not self._held and (not again or number == signal.SIGINT):  # a second Ctrl-C insists

@@ -17,7 +17,7 @@ from penstock.config import Config, load
 from penstock.demo import shop
 from penstock.demo.ends import End
 from penstock.demo.proof import checksums
-from penstock.demo.run import DemoProgress, Held, Verdict, write_private
+from penstock.demo.run import DemoProgress, Held, Proven, Verdict, write_private
 from penstock.embedded.postgres import PostgresServer
 from penstock.logs import LogFormat
 from penstock.model import Lsn
@@ -67,7 +67,7 @@ class DeliveryDemo:
         self._stop = threading.Event()
         self._error: BaseException | None = None
 
-    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None]) -> list[Verdict]:
+    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None], proven: Proven) -> None:
         self._tell("Starting PostgreSQL")
         try:
             with self._held():
@@ -84,12 +84,12 @@ class DeliveryDemo:
                 with self._held():
                     thread.start()
                 self._trade(config, seconds, show)
+                self._tell("Comparing source and destination")
+                proven(self._compare(config))
             finally:
                 self._stop.set()
                 if thread.ident is not None:
                     thread.join()
-            self._tell("Comparing source and destination")
-            return self._compare(config)
         finally:
             self._source.stop()
             self._end.stop()
@@ -97,6 +97,10 @@ class DeliveryDemo:
     @property
     def dashboard(self) -> str | None:
         return self.monitoring.url if self.monitoring else None
+
+    @property
+    def files(self) -> Path | None:
+        return self._end.files
 
     def _configure(self, destination: str) -> Config:
         text = _CONFIG.format(

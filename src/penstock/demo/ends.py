@@ -22,6 +22,10 @@ class End(Protocol):
     what: str
     """In words, for people."""
 
+    @property
+    def files(self) -> Path | None:
+        """Return the folder with what is delivered, if there is one to look into."""
+
     def start(self) -> str:
         """Make it ready; return its lines in the configuration, below its name."""
 
@@ -36,6 +40,7 @@ class End(Protocol):
 
 class PostgresEnd:
     what = "a second PostgreSQL"
+    files = None
 
     def __init__(self, folder: Path) -> None:
         self._server = PostgresServer(folder / "warehouse")
@@ -61,10 +66,10 @@ class FilesEnd:
     what = "files"
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "files"
+        self.files = folder / "files"
 
     def start(self) -> str:
-        return f"type: files\n    base_path: {self._folder}"
+        return f"type: files\n    base_path: {self.files}"
 
     def checksums(self, source: str) -> Mapping[TableName, Checksum]:
         with connect(source) as connection:

@@ -24,6 +24,7 @@ _PAUSE = 0.2
 
 class NatsEnd:
     what = "NATS JetStream, and from there to a mirror in SQLite"
+    files = None
 
     def __init__(self, folder: Path) -> None:
         self._server = NatsServer(folder / "nats")

@@ -32,6 +32,9 @@ from penstock.spool.changes import Change
 from penstock.spool.manifest import Manifest
 from penstock.spool.segment import BeforeKind, Op
 
+Proven = Callable[[list["Verdict"]], None]
+"""Is called with the proof while everything still runs."""
+
 Held = Callable[[], AbstractContextManager[None]]
 """Signals wait while a server is started: one that is half started would go on without us."""
 
@@ -83,6 +86,7 @@ def write_private(file: Path, text: str) -> None:
 class Demo:
     dashboard: str | None = None
     """A stream of Spark's own has no pipeline to show."""
+    files: Path | None = None
 
     def __init__(self, folder: Path, tell: Callable[[str], None], held: Held = nullcontext) -> None:
         self.folder = folder.absolute()
@@ -92,7 +96,7 @@ class Demo:
         self._server = PostgresServer(self.folder / "postgres")
         self._problems: list[str] = []
 
-    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None]) -> list[Verdict]:
+    def run(self, seconds: float, rows: int, show: Callable[[DemoProgress], None], proven: Proven) -> None:
         self._tell("Starting PostgreSQL")
         try:
             with self._held():
@@ -111,7 +115,7 @@ class Demo:
                     with _stopped_after(spark, self._follow(spark)) as query:
                         self._trade(source, query, capture, (seconds, rows), show)
                     self._tell("Comparing source and stream")
-                    return self._prove(spark, source)
+                    proven(self._prove(spark, source))
                 finally:
                     spark.stop()
         finally:
