@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,31 @@ def test_a_table_is_copied_and_followed(nats: NatsServer, encoding: Encoding) ->
                 assert isinstance(again, SnapshotInfo)
                 assert again.row_count == 6
             assert isinstance(steps[0], SnapshotInfo)
+
+    asyncio.run(play())
+
+
+def test_changes_are_followed_however_often_the_ids_of_transactions_come_round(nats: NatsServer) -> None:
+    async def play() -> None:
+        async with Producer(nats) as producer, Feed.open(producer.access) as feed:
+            table = items()
+            await producer.add(table)
+            async with aclosing(feed.copy_and_follow("items")) as following:
+                info = await anext(following)
+                assert isinstance(info, SnapshotInfo)
+                for id, transactions, weeks in ((1, 2**31 + 5, 3), (2, 2**31 + 6, 2)):
+                    at = producer.begin()
+                    producer.insert(at, table, row(id))
+                    ((_, change),) = at.changes
+                    change["xid"] = (info.visibility.xmax + transactions) & 0xFFFFFFFF
+                    change["committed_at"] += timedelta(weeks=weeks)
+                    producer.commit(at)
+                await producer.publish()
+                async with asyncio.timeout(10):
+                    for id in (1, 2):
+                        change = await anext(following)
+                        assert isinstance(change, RowChange)
+                        assert change.data["id"] == id
 
     asyncio.run(play())
 

@@ -11,13 +11,20 @@ import msgpack
 import nats as nats_client
 import pytest
 
-from penstock.destinations.nats import snapshots
+from penstock.changes.encoded import Encoding
+from penstock.destinations.nats import snapshots, streams
+from penstock.destinations.nats.documents import position_text
 from penstock.destinations.nats.link import NatsLink
 from penstock.destinations.nats.options import NatsOptions
+from penstock.destinations.nats.schemas import SchemaBucket
 from penstock.destinations.nats.snapshots import SnapshotDesk
-from penstock.destinations.protocol import WantedSnapshot
+from penstock.destinations.protocol import Delivery, TableCopy, WantedSnapshot
+from penstock.destinations.work import Workers
 from penstock.embedded.nats import USER, NatsServer
+from penstock.model.visibility import Visibility
 from tests.capture.running import eventually
+from tests.changes.made import START, table
+from tests.nats.reading import read_all
 
 AGAIN = json.dumps({"request_id": "r1"}).encode()
 
@@ -26,7 +33,9 @@ AGAIN = json.dumps({"request_id": "r1"}).encode()
 def desk(nats: NatsServer) -> Iterator[SnapshotDesk]:
     options = NatsOptions.model_validate({"servers": nats.url, "user": USER, "password": nats.password})
     link = NatsLink.of(options.access())
-    desk = SnapshotDesk(link, options, schemas=None, workers=None)  # type: ignore[arg-type]
+    link.run(streams.ensured(link, options))
+    schemas = SchemaBucket(link, options.schema_bucket, Encoding.MESSAGE_PACK, {"eu": "port=1"})
+    desk = SnapshotDesk(link, options, schemas, workers=Workers(None))  # type: ignore[arg-type]
     desk.asked()
     eventually(lambda: desk._heard_by is not None)
     yield desk
@@ -62,6 +71,17 @@ def ask(nats: NatsServer) -> Asker:
 
 def wanted(answer: dict[str, Any]) -> WantedSnapshot:
     return WantedSnapshot(answer["snapshot_id"], answer["table"])
+
+
+def test_what_commits_just_where_a_snapshot_was_taken_is_behind_its_lsn(
+    desk: SnapshotDesk, ask: Asker, nats: NatsServer
+) -> None:
+    request = wanted(ask(desk, "users", AGAIN))
+    users = table(1, "public.users", {"id": "int4"})
+    copy = TableCopy(request.id, Delivery("eu", users, users.name), "", "", ())
+    assert desk.make(request, copy, Visibility(700, 700), START) == 0
+    (meta,) = read_all(nats, "INIT", "init.meta.users")
+    assert meta.body["lsn"] < position_text(START)
 
 
 def test_who_asks_again_is_promised_the_same_snapshot(desk: SnapshotDesk, ask: Asker) -> None:

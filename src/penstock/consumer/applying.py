@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from penstock.consumer.documents import (
     FeedEvent,
@@ -37,11 +36,6 @@ from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState
 from penstock.consumer.mirror_table import MirrorTable
 from penstock.consumer.ordered import StreamEntry
 from penstock.model.errors import MirrorRefused
-
-CLOCKS_DIFFER = timedelta(hours=1)
-"""So much later than a snapshot by the source's clock, no transaction can be in it. Without that bound the
-ids of transactions, of 32 bits in changes, would one day come round to those of the snapshot."""
-
 
 MOST_TAKEN_BY_OTHER_SOURCES = 3
 """How often tables of other sources may take a name before it is refused."""
@@ -89,7 +83,7 @@ class Applier:
             description=info.table,
             snapshot_lsn=info.lsn,
             visibility=info.visibility,
-            visible_until=_text(info.timestamp),
+            visible_until=info.visible_until,
             last=("", 0),
         )
         if loaded.token is None and info.table.token not in self._file.by_token:
@@ -231,10 +225,10 @@ class Applier:
     def _is_in_snapshot(self, table: MirroredTable, change: RowChange) -> bool:
         if table.seen is None:
             return False
-        if change.committed_at > table.visible_until:
+        is_in_snapshot = table.seen(change)
+        if table.seen.is_over:
             table.seen, table.visibility = None, None
-            return False
-        return table.seen(change.xid)
+        return is_in_snapshot
 
     def _load(self, table: MirroredTable) -> None:
         self._changed.pop(table.relation, None)
@@ -256,15 +250,10 @@ def _is_late(event: TableEvent, holder: MirroredTable | None) -> bool:
     if holder is None or holder.state is not MirrorState.LIVE:
         return False
     if isinstance(event, RowChange):
-        seen = SeenBy(holder.visibility) if holder.visibility else None
-        return seen is not None and event.committed_at <= holder.visible_until and seen(event.xid)
+        seen = SeenBy(holder.visibility, holder.visible_until) if holder.visibility else None
+        return seen is not None and seen(event)
     return event.lsn <= holder.snapshot_lsn
 
 
 def _looks(description: TableDescription) -> object:
     return description.columns, description.row_key
-
-
-def _text(timestamp: float) -> str:
-    """The time by which no further transaction can be in the snapshot, as changes have times."""
-    return (datetime.fromtimestamp(timestamp, UTC) + CLOCKS_DIFFER).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

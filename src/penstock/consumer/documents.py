@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 from penstock.model.visibility import Visibility
 
 ROW_OPERATIONS = frozenset({"INSERT", "UPDATE", "DELETE", "TRUNCATE"})
+CLOCKS_DIFFER = timedelta(hours=1)
+"""So much later than a snapshot by the source's clock, no transaction can be in it. Without that bound the
+ids of transactions, of 32 bits in changes, would one day come round to those of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,12 @@ class SnapshotInfo:
             document["row_count"],
             visibility,
         )
+
+    @property
+    def visible_until(self) -> str:
+        """The time by which no further transaction can be in the snapshot, as changes have times."""
+        until = datetime.fromtimestamp(self.timestamp, UTC) + CLOCKS_DIFFER
+        return until.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +227,18 @@ def event(sequence: int, message: Mapping[str, Any]) -> FeedEvent | None:
 class SeenBy:
     """Says whether a change is in a snapshot. Changes of one transaction come together: it is asked once."""
 
-    def __init__(self, visibility: Visibility) -> None:
+    def __init__(self, visibility: Visibility, until: str) -> None:
         self._visibility = visibility
+        self._until = until
         self._last: tuple[int, bool] | None = None
+        self.is_over = False
+        """Whether a change was so late that neither it nor any behind it is in the snapshot."""
 
-    def __call__(self, xid: int) -> bool:
+    def __call__(self, change: RowChange) -> bool:
+        self.is_over = self.is_over or change.committed_at > self._until
+        if self.is_over:
+            return False
+        xid = change.xid
         if self._last is None or self._last[0] != xid:
             import numpy as np
 

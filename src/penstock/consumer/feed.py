@@ -183,11 +183,11 @@ class Feed:
 
     async def _since(self, info: SnapshotInfo, after: int) -> AsyncGenerator[RowChange]:
         """Yield the changes that a snapshot lacks, until they do not suffice."""
-        last, seen = ("", 0), SeenBy(info.visibility)
+        last, seen = ("", 0), SeenBy(info.visibility, info.visible_until)
         async with aclosing(self.changes(after, (info.table.token,))) as changes:
             async for change in changes:
                 if isinstance(change, RowChange):
-                    if change.place <= last or seen(change.xid):
+                    if change.place <= last or seen(change):
                         continue
                     if change.relation != info.table.relation:
                         return

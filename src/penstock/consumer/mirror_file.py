@@ -106,7 +106,7 @@ class MirroredTable:
         """Make what it needs to be changed."""
         if self.state is MirrorState.LIVE and self.description is not None and self.sqlite_name is not None:
             self.rows = MirrorTable(self.description, self.sqlite_name)
-            self.seen = SeenBy(self.visibility) if self.visibility else None
+            self.seen = SeenBy(self.visibility, self.visible_until) if self.visibility else None
 
 
 class MirrorFile:

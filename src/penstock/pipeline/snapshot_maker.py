@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import psycopg
 import structlog
@@ -119,8 +120,10 @@ class SnapshotMaker:
         conninfo, table = stream.feed.spec.conninfo, state.key.table
         delivered = stream.reached()  # before the snapshot is taken, which then has all of it
         try:
-            with connect(conninfo) as connection, Snapshot.open(conninfo, table) as snapshot:
+            with connect(conninfo) as connection, ExitStack() as stack:
                 settle(connection)
+                mark(connection)  # waits for synchronous standbys, as what is delivered does to be visible
+                snapshot = stack.enter_context(Snapshot.open(conninfo, table))
                 mark(connection)  # flushed: no crash takes back what the snapshot saw, nor its numbers
                 facts = table_facts.gather(connection, stream.feed.source.publication_name, table)
                 if facts is None:

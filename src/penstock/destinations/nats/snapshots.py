@@ -211,7 +211,7 @@ class SnapshotDesk:
             id=request.id,
             token=request.table,
             table=delivery.table,
-            lsn=documents.position_text(position),
+            lsn=documents.position_text(position.value - 1),  # what commits at `position` may not be in it
             encoding=self._encoding,
             rows=self._options.snapshot_chunk_rows,
             largest=init.largest,
