@@ -183,6 +183,29 @@ def test_a_reset_takes_another_snapshot(nats: NatsServer, tmp_path: Path) -> Non
     staged(nats, tmp_path, scenario)
 
 
+def test_views_of_a_users_own_outlive_their_tables(nats: NatsServer, tmp_path: Path) -> None:
+    async def scenario(stage: Stage) -> None:
+        producer, table = stage.producer, items()
+        await producer.add(table)
+        table.rows = [row(1)]
+        await stage.check()
+        with closing(sqlite3.connect(stage.path)) as connection:
+            connection.execute("create view seen as select id from items")
+            connection.execute("create view dangling as select gone from nowhere join seen")
+            connection.execute("create index by_name on items (name)")
+            connection.execute("create trigger cascade after delete on items begin select 1 from seen; end")
+            table.rows = [row(2), row(3)]
+            producer.reset(table)
+            await stage.check()
+            assert connection.execute("select id from seen order by id").fetchall() == [(2,), (3,)]
+            await producer.redescribe(table, replace(table.schema, name=TableName("public", "things")))
+            await producer.add(items(5))
+            await stage.check()
+            assert connection.execute("select id from seen").fetchall() == []
+
+    staged(nats, tmp_path, scenario)
+
+
 def test_other_columns_take_another_snapshot(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         producer, table = stage.producer, items()

@@ -133,6 +133,8 @@ class MirrorFile:
                 raise MirrorRefused(f"the file cannot be opened: {error}", file=path) from None
             try:
                 make_durable(connection)
+                # Users' views go by name: they outlive the table, and do not keep another from taking it.
+                connection.execute("pragma legacy_alter_table = on")
                 _prepare(connection, path)
                 yield cls(connection, path)
             except sqlite3.Error as error:
