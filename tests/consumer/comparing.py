@@ -7,6 +7,7 @@ import math
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ LIVE = "select token, sqlite_name from __penstock_tables where state = 'live' an
 """What a person sees; a table whose name another has taken is hidden until its new one is told."""
 
 
-def kept(text: str | None, type: ColumnType, encoding: str = "msgpack") -> Any:
+def kept(text: str | None, type: ColumnType) -> Any:
     """What SQLite has of a value, by what is documented."""
     if text is None:
         return None
@@ -31,16 +32,18 @@ def kept(text: str | None, type: ColumnType, encoding: str = "msgpack") -> Any:
         case "bytea":
             return bytes.fromhex(text[2:])
         case "jsonb":
-            document = json.loads(text, parse_int=_whole if encoding == "msgpack" else int)
+            document = json.loads(text, parse_int=_whole)
             return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         case _:
             return text
 
 
-def _whole(digits: str) -> int | float:
-    """A whole number of a document is a double in MessagePack where 64 bits do not hold it."""
-    number = int(digits)
-    return number if -(2**63) <= number < 2**64 else float(digits)
+def _whole(digits: str) -> int | float | str:
+    """A whole number of a document: beyond 64 bits it is a double, or a text where that is another number."""
+    number = Decimal(digits)
+    if -(2**63) <= number < 2**64:
+        return int(digits)
+    return float(digits) if Decimal(repr(float(digits))) == number else digits
 
 
 def expected(table: ModelTable) -> Counter[str]:

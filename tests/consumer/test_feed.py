@@ -82,9 +82,9 @@ def test_changes_are_followed_however_often_the_ids_of_transactions_come_round(n
                 await producer.publish()
                 async with asyncio.timeout(10):
                     for id in (1, 2):
-                        change = await anext(following)
-                        assert isinstance(change, RowChange)
-                        assert change.data["id"] == id
+                        step = await anext(following)
+                        assert isinstance(step, RowChange)
+                        assert step.data["id"] == id
 
     asyncio.run(play())
 

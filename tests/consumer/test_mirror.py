@@ -52,6 +52,64 @@ def test_values_of_every_kind_arrive_by_snapshot_and_by_change(
     staged(nats, tmp_path, scenario, encoding)
 
 
+NESTED = "[" * 3000 + "]" * 3000
+NAMED = '{"b":[],"a":' * 2000 + '"é"' + "}" * 2000
+ODD_DOCUMENTS = {
+    NESTED: NESTED,
+    NAMED: '{"a":' * 2000 + '"é"' + ',"b":[]}' * 2000,
+    "7" * 5000: f'"{"7" * 5000}"',
+    "12345678901234567890123": '"12345678901234567890123"',
+    f"[18446744073709551615, 1{'0' * 30}]": "[18446744073709551615,1e+30]",
+}
+"""And what a mirror has of them."""
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_odd_documents_arrive(nats: NatsServer, tmp_path: Path, encoding: Encoding) -> None:
+    async def scenario(stage: Stage) -> None:
+        producer = stage.producer
+        table = model_table(1, TableName("public", "odd"), {"id": "int4", "doc": "json"})
+        await producer.add(table)
+        await stage.check()
+        at = producer.begin()
+        for number, document in enumerate(ODD_DOCUMENTS):
+            producer.insert(at, table, {"id": str(number), "doc": document})
+        producer.insert(at, table, {"id": "99", "doc": r'"half \ud800 é"'})
+        producer.commit(at)
+        await producer.publish()
+        await stage.catch_up()
+        with closing(sqlite3.connect(stage.path)) as connection:
+            documents = connection.execute("select doc from odd order by id").fetchall()
+        assert [document for (document,) in documents][:-1] == [*ODD_DOCUMENTS.values()]
+        assert "ud800 é" in documents[-1][0]
+        assert producer.snapshots == 1
+
+    staged(nats, tmp_path, scenario, encoding)
+
+
+@pytest.mark.parametrize("encoding", list(Encoding))
+def test_what_cannot_be_read_or_kept_loads_its_table_anew_and_no_other(
+    nats: NatsServer, tmp_path: Path, encoding: Encoding
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        producer, table, other = stage.producer, items(), items(5, "other")
+        await producer.add(table, other)
+        await stage.check()
+        table.rows = [row(1)]
+        producer.outbox.append(("cdc.items.insert", b"[" * 5000))
+        await stage.check()
+        at = producer.begin()
+        producer.insert(at, other, row(7))
+        producer.insert(at, table, row(2, "strange"))
+        producer.commit(at)
+        subject, message = producer.outbox[-1]
+        producer.outbox[-1] = subject, message.replace(b"strange", b"\xff" * 7)
+        await stage.check()
+        assert producer.snapshots == 4
+
+    staged(nats, tmp_path, scenario, encoding)
+
+
 def test_keys_of_every_kind_and_rows_without_one(nats: NatsServer, tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         producer = stage.producer

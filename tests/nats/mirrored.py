@@ -23,9 +23,7 @@ select a.attname, t.typname from pg_attribute a join pg_type t on t.oid = a.attt
 """
 
 
-def mirror_difference(
-    path: Path, source: Database, tables: Iterable[TableName], encoding: str = "msgpack"
-) -> str:
+def mirror_difference(path: Path, source: Database, tables: Iterable[TableName]) -> str:
     """How the mirror differs from the source, row for row; empty where it does not."""
     if not path.exists():
         return "there is no mirror yet"
@@ -37,14 +35,12 @@ def mirror_difference(
         for table in tables:
             if token(table) not in names:
                 lines.append(f"{table} is not there")
-            elif told := _table_difference(mirror, names[token(table)], connection, table, encoding):
+            elif told := _table_difference(mirror, names[token(table)], connection, table):
                 lines.append(f"{table}: {told}")
     return "\n".join(lines)
 
 
-def _table_difference(
-    mirror: sqlite3.Connection, name: str, connection: Connection, table: TableName, encoding: str
-) -> str:
+def _table_difference(mirror: sqlite3.Connection, name: str, connection: Connection, table: TableName) -> str:
     quoted = sql.Identifier(table.schema, table.name).as_string(connection)
     types: dict[str, str] = dict(connection.execute(_TYPES, (quoted,)).fetchall())
     columns, rows = text_rows(connection, table)
@@ -54,8 +50,6 @@ def _table_difference(
         return f"columns {found} where the source has {columns}"
     places = [found.index(column) for column in columns]
     column_types = [ColumnType(0, types[column]) for column in columns]
-    wanted = Counter(
-        repr(tuple(kept(*pair, encoding) for pair in zip(row, column_types, strict=True))) for row in rows
-    )
+    wanted = Counter(repr(tuple(kept(*pair) for pair in zip(row, column_types, strict=True))) for row in rows)
     there = Counter(repr(tuple(row[place] for place in places)) for row in here.fetchall())
     return rows_difference(((row,) for row in wanted.elements()), ((row,) for row in there.elements()))

@@ -78,7 +78,7 @@ def run_through_kills(
     eventually(lambda: asyncio.run(has_schemas(nats)), 180)
     mirrors.start()
     also = {"nats": kill_nats, "mirror": kill_mirror}
-    differs = partial(difference_of, workload, file, encoding)
+    differs = partial(difference_of, workload, file)
     try:
         done = survive(pipeline, workload, differs, random, kills, also, partial(ask, workload))
     finally:
@@ -93,8 +93,8 @@ def run_through_kills(
     return done
 
 
-def difference_of(workload: Workload, file: Path, encoding: str) -> str:
-    return mirror_difference(file, workload.database, workload.tables, encoding)
+def difference_of(workload: Workload, file: Path) -> str:
+    return mirror_difference(file, workload.database, workload.tables)
 
 
 @pytest.mark.slow

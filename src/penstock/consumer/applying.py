@@ -35,7 +35,7 @@ from penstock.consumer.feed import is_of_a_row, table_of
 from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState, Relation
 from penstock.consumer.mirror_table import MirrorTable
 from penstock.consumer.ordered import StreamEntry
-from penstock.model.errors import MirrorRefused
+from penstock.model.errors import FeedUnreadable, MirrorRefused
 
 MOST_TAKEN_BY_OTHER_SOURCES = 3
 """How often tables of other sources may take a name before it is refused."""
@@ -113,7 +113,10 @@ class Applier:
             self._file.call(table, token, name)
 
     def _replay(self, table: MirroredTable, entry: StreamEntry) -> None:
-        event = self._read(entry)
+        try:
+            event = self._read(entry)
+        except FeedUnreadable as error:
+            raise _LoadAgain(error.reason) from None
         if event is None or isinstance(event, MessageLogged):
             return
         why = self._followed(table, event)
@@ -127,7 +130,10 @@ class Applier:
         holder = self._file.by_token.get(token)
         if holder is not None and holder.state is MirrorState.LEFT_OUT and is_of_a_row(entry.subject):
             return {}
-        event = self._read(entry)
+        try:
+            event = self._read(entry)
+        except FeedUnreadable as error:
+            return self._unread(holder, entry, error)
         if event is None or isinstance(event, MessageLogged):
             return {}
         self._check_source(token, event.relation[0])
@@ -142,10 +148,21 @@ class Applier:
             self._file.put_aside(table.relation, entry)
             return {}
         why = self._followed(table, event)
-        if why is not None:
-            self._load(replace(table, state=MirrorState.LOADING, rows=None, seen=None))
-            return {table.relation: why}
-        return {}
+        return self._begun_again(table, why) if why is not None else {}
+
+    def _unread(
+        self, table: MirroredTable | None, entry: StreamEntry, error: FeedUnreadable
+    ) -> dict[Relation, str]:
+        """Load anew the table whose message cannot be read; without one it is more than a table's error."""
+        if table is None:
+            raise error
+        if table.state is MirrorState.LOADING:
+            self._file.put_aside(table.relation, entry)
+        return self._begun_again(table, error.reason) if table.state is MirrorState.LIVE else {}
+
+    def _begun_again(self, table: MirroredTable, why: str) -> dict[Relation, str]:
+        self._load(replace(table, state=MirrorState.LOADING, rows=None, seen=None))
+        return {table.relation: why}
 
     def _begun(self, holder: MirroredTable | None, event: TableEvent) -> dict[Relation, str]:
         """Begin with a table that is not known, unless it had its name before the one that has it now."""

@@ -8,7 +8,6 @@ tables go on. `mirror_file` has what a crash leaves, `applying` what is done wit
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
@@ -20,7 +19,7 @@ from penstock.consumer.applying import Applier
 from penstock.consumer.documents import TableDescription
 from penstock.consumer.feed import Feed, FeedBroken
 from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState, Relation
-from penstock.consumer.mirror_table import MirrorTable
+from penstock.consumer.mirror_table import MISFITS, MirrorTable
 from penstock.consumer.ordered import TRANSIENT
 from penstock.consumer.snapshots import Rows
 from penstock.model.errors import (
@@ -309,7 +308,7 @@ class _Keeper:
         try:
             with self._file.transaction():
                 staged.fill(self._file.connection, rows)
-        except (KeyError, sqlite3.IntegrityError):
+        except MISFITS:
             raise SnapshotUnanswered(
                 "the rows of a snapshot do not fit its own description", table=token
             ) from None

@@ -19,6 +19,11 @@ from penstock.consumer.sqlite_values import Converter, converter, declared
 
 OURS = "__penstock_"
 """How names begin that are the mirror's own."""
+MISFITS = (
+    *(KeyError, TypeError, ValueError, OverflowError, RecursionError),
+    *(sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, sqlite3.ProgrammingError),
+)
+"""What comes of a row that the table, or SQLite, cannot take."""
 _MOST_INDEXED = 16
 """Columns of the index by which rows without a key are looked for."""
 
@@ -86,7 +91,7 @@ class MirrorTable:
             connection.execute(f"create index {name} on {self._into} ({indexed})")
 
     def fill(self, connection: sqlite3.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows of a snapshot. Raises KeyError where a row lacks a column."""
+        """Insert rows of a snapshot. Raises one of MISFITS where that cannot be."""
         connection.executemany(self._insert, (self._values(row, self._columns) for row in rows))
 
     def apply(self, connection: sqlite3.Connection, change: RowChange) -> bool:
@@ -105,7 +110,7 @@ class MirrorTable:
                 case _:
                     connection.execute(f"delete from {self._into}")
                     return True
-        except (KeyError, sqlite3.IntegrityError):
+        except MISFITS:
             return False
         return count == 1
 

@@ -1,7 +1,8 @@
 """Payloads as values: MessagePack or JSON, in a zstd frame where the header says so.
 
 A frame names the dictionary that it was compressed with; `Dictionaries` has those of the bucket, each fetched
-once. Numbers of documents that no double holds are texts in MessagePack; JSON's are read the same way.
+once. Numbers of documents that neither 64 bits nor a double hold are texts in MessagePack; JSON's are read
+the same way. However deep a document is nested, it is read.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import zstandard
 from nats.js.errors import NotFoundError
 from nats.js.kv import KeyValue
 
+from penstock.consumer.deep_documents import read_json, read_message_pack
 from penstock.model.errors import FeedUnreadable
 from penstock.model.nats_names import dictionary_key
 
+_SURELY_64_BITS, _LONGEST_64_BITS = 19, 20
+"""Digits."""
 LARGEST = 1 << 30
 """Bytes that one frame may become."""
 
@@ -33,10 +37,10 @@ class Payloads:
     def decode(self, data: bytes) -> dict[str, Any]:
         """Return the map that a payload is. Raises FeedUnreadable."""
         try:
-            if self._is_json:
-                value = json.loads(data, parse_float=_number, parse_int=_integer)
-            else:
-                value = msgpack.unpackb(data)
+            try:
+                value = _JSON.decode(data.decode()) if self._is_json else msgpack.unpackb(data)
+            except (RecursionError, msgpack.exceptions.StackError):
+                value = read_json(data.decode(), _JSON) if self._is_json else read_message_pack(data)
         except (ValueError, msgpack.exceptions.UnpackException):
             value = None
         if not isinstance(value, dict):
@@ -83,8 +87,11 @@ class Dictionaries:
         return zstandard.ZstdDecompressor(dict_data=zstandard.ZstdCompressionDict(entry.value or b""))
 
 
-def _integer(text: str) -> int | float:
-    return -0.0 if text == "-0" else int(text)
+def _integer(text: str) -> int | float | str:
+    if len(text) < _SURELY_64_BITS:
+        return -0.0 if text == "-0" else int(text)
+    value = int(text) if len(text) <= _LONGEST_64_BITS else None
+    return value if value is not None and -(1 << 63) <= value < 1 << 64 else _number(text)
 
 
 def _number(text: str) -> float | str:
@@ -93,3 +100,6 @@ def _number(text: str) -> float | str:
     if repr(value) == text or (math.isfinite(value) and Decimal(repr(value)) == Decimal(text)):
         return value
     return text
+
+
+_JSON = json.JSONDecoder(parse_float=_number, parse_int=_integer)

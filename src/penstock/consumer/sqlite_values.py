@@ -20,7 +20,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from penstock.consumer.deep_documents import written_json
+
 Converter = Callable[[Any], Any]
+
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 _FLOATS = ("real", "double precision", "float4", "float8")
 _DECLARED = {
@@ -60,7 +64,12 @@ def converter(data_type: str) -> Converter:
 def document(value: Any) -> str | None:
     if value is None:
         return None
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    try:
+        text = _JSON.encode(value)
+    except RecursionError:
+        text = written_json(value, _JSON)
+    # `json` allows half of a surrogate pair, which is no character: it stays an escape.
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def as_it_comes(value: Any) -> Any:
@@ -68,6 +77,8 @@ def as_it_comes(value: Any) -> Any:
         return _float(value)
     if isinstance(value, bool):
         return int(value)
+    if isinstance(value, int):
+        return value if -(1 << 63) <= value < 1 << 63 else str(value)
     return document(value) if isinstance(value, dict | list) else value
 
 
