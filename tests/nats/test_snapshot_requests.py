@@ -120,6 +120,30 @@ def test_who_asks_again_before_anybody_looked_is_answered_once_somebody_does(
     assert (answer["snapshot_id"], list(desk.asked())) == (request.id, [])
 
 
+def test_who_waits_for_no_reply_is_told_in_the_stream(
+    desk: SnapshotDesk, nats: NatsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of wrong names and requests, and of a table that is there no more, though the bucket still has it."""
+    monkeypatch.setattr(snapshots, "OTHERS_ANSWER", 0.1)
+    users = table(1, "public.users", {"id": "int4"})
+    desk._schemas.version(Delivery("eu", users, users.name))
+
+    async def ask_plainly() -> None:
+        client = await nats_client.connect(nats.url, user=USER, password=nats.password)
+        for name in ("users", "public.users", "a..b", *(f"wrong{number}" for number in range(20))):
+            await client.publish(f"snapshot.request.{name}", b"{" if name.startswith("wrong") else b"")
+        await client.close()
+
+    asyncio.run(ask_plainly())
+    (request,) = eventually(desk.asked)
+    desk.pass_on(request, "no table of this name")
+    eventually(lambda: len(read_all(nats, "INIT", "init.error.>")) == 22)
+    assert {message.subject.removeprefix("init.error.") for message in read_all(nats, "INIT", "init.>")} == {
+        *("users", "public.users"),
+        *(f"wrong{number}" for number in range(20)),
+    }
+
+
 def test_no_request_is_more_than_it_may_be(
     desk: SnapshotDesk, ask: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,9 +4,13 @@ went back."""
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import nats as nats_client
+from nats.errors import NoRespondersError
 from pyspark.sql import SparkSession
 
 from penstock.embedded.nats import USER, NatsServer
@@ -56,6 +60,47 @@ def test_nobody_stops_the_others(
     assert len(long.subject) < 60
     assert (large.body["content"], large.body["size"]) == (None, 3_000_000)
     assert len(read_all(nats, "INIT", "init.error.*")) < 500
+
+
+def send_raw(server: NatsServer, *frames: bytes) -> None:
+    """What no client sends."""
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        login = json.dumps({"user": USER, "pass": server.password, "verbose": False}).encode()
+        connection.sendall(b"CONNECT " + login + b"\r\n" + b"".join(frames) + b"PING\r\n")
+        heard = b""
+        while b"PONG" not in heard:
+            heard += connection.recv(65536)
+
+
+def test_a_request_that_is_no_text_stalls_nothing(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path
+) -> None:
+    database.execute("create table fine (id int primary key)")
+    with running(configuration(tmp_path, database, to_nats(nats)), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.fine")
+        pipeline.until(lambda: asyncio.run(asked(nats, "fine")))
+        send_raw(nats, b"PUB snapshot.request.\xff 0\r\n\r\n")
+        database.execute("insert into fine values (1)")
+        pipeline.until(lambda: delivered(nats, "fine") == [1])
+        pipeline.until(lambda: asyncio.run(asked(nats, "fine")))
+        send_raw(nats, b"PUB snapshot.request.fine cdc.fine.insert 0\r\n\r\n")
+        database.execute("insert into fine values (2)")
+        pipeline.until(lambda: delivered(nats, "fine") == [1, 2])
+        pipeline.until(lambda: len(read_all(nats, "INIT", "init.meta.fine")) == 3)
+    assert {message.body["operation"] for message in read_all(nats)} == {"RESET", "INSERT"}
+
+
+async def asked(server: NatsServer, table: str) -> bool:
+    """Whether somebody hears and promises a snapshot."""
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    try:
+        answer = await client.request(f"snapshot.request.{table}", b"", timeout=10)
+    except (NoRespondersError, TimeoutError):
+        return False
+    finally:
+        await client.close()
+    return b"queued" in answer.data
 
 
 def test_a_source_that_went_back_is_followed_from_there(

@@ -1,8 +1,9 @@
 """A connection to NATS, for code that does not run in an event loop.
 
 nats-py is asyncio; Spark's tasks and the pipeline are threads. A `NatsLink` has a loop of its own in a thread
-and one connection, which it makes when it is first used, and again after it was closed. A process keeps its
-links: a Python worker of Spark serves many tasks.
+and one connection, which it makes when it is first used, and again after it was closed or went deaf: what
+nats-py cannot decode ends its reading. So what strangers send has a connection of its own. A process keeps
+its links: a Python worker of Spark serves many tasks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import structlog
 from nats.aio.client import Client
 from nats.errors import AuthorizationError, Error
 from nats.errors import TimeoutError as NatsTimedOut
@@ -25,6 +27,7 @@ from penstock.destinations.nats.subjects import REQUESTS
 from penstock.model.errors import AccessDenied, ConnectionFailed, DestinationUnready, NotReady, PenstockError
 from penstock.model.nats_access import Access
 from penstock.model.secrets import without_secrets
+from penstock.model.text import error_summary
 
 Result = TypeVar("Result")
 
@@ -47,6 +50,7 @@ class NatsLink:
         self.deaf_to_requests = False
         """Whether the user may not subscribe to requests for snapshots."""
         self._client: Client | None = None
+        self._hearing: Client | None = None
         self._connecting = asyncio.Lock()
         self.listeners: set[Callable[[BaseException], None]] = set()
         """Are told, in the loop, what the server refuses, and that the connection is gone."""
@@ -80,10 +84,18 @@ class NatsLink:
     async def client(self) -> Client:
         """Return the connection, which is made if there is none."""
         async with self._connecting:
-            if self._client is None or self._client.is_closed:
+            if self._client is None or not _is_alive(self._client):
                 await _let_go(self._client)
-                self._client = await self._connected()
+                self._client = await self._connected(self._tell)
             return self._client
+
+    async def hearing(self) -> Client:
+        """Return the connection on which strangers are heard and answered. Its end is nobody's failure."""
+        async with self._connecting:
+            if self._hearing is None or not _is_alive(self._hearing):
+                await _let_go(self._hearing)
+                self._hearing = await self._connected(_log)
+            return self._hearing
 
     async def answers(self) -> None:
         """Raise what keeps the server from answering: nobody else notices while nothing is published."""
@@ -92,17 +104,20 @@ class NatsLink:
     async def jetstream(self) -> JetStreamContext:
         return (await self.client()).jetstream(timeout=ANSWERING)
 
-    async def _connected(self) -> Client:
+    async def _connected(self, tell: Callable[[BaseException], None]) -> Client:
         client = Client()
 
         async def refused(error: Exception) -> None:
             if REQUESTS in str(error):  # who may not hear requests can still publish
                 self.deaf_to_requests = True
             else:
-                self._tell(error)
+                tell(error)
+
+        def end() -> None:
+            tell(ConnectionFailed("the connection to NATS is gone", servers=self.access.shown))
 
         async def gone() -> None:
-            self._tell(ConnectionFailed("the connection to NATS is gone", servers=self.access.shown))
+            end()
 
         try:
             # It is not nats-py that connects again: what was on its way then has to be sent again, in order.
@@ -120,6 +135,8 @@ class NatsLink:
         except BaseException:
             await _let_go(client)
             raise
+        assert client._reading_task is not None
+        client._reading_task.add_done_callback(lambda _: end())
         return client
 
     def _tell(self, error: BaseException) -> None:
@@ -158,10 +175,21 @@ class NatsLink:
 
     async def _closed(self) -> None:
         await _let_go(self._client)
+        await _let_go(self._hearing)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+
+
+def _is_alive(client: Client) -> bool:
+    return not client.is_closed and client._reading_task is not None and not client._reading_task.done()
+
+
+def _log(error: BaseException) -> None:
+    structlog.get_logger("penstock.nats").warning(
+        "requests for snapshots are not heard", error=error_summary(error)
+    )
 
 
 async def _let_go(client: Client | None) -> None:

@@ -25,9 +25,11 @@ import zstandard
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
+from nats.js.errors import NotFoundError
 
 from penstock.changes.encoded import Encoding
 from penstock.destinations.nats import documents, streams
+from penstock.destinations.nats.answers import Answers, may_be_answered
 from penstock.destinations.nats.link import ANSWERING, NatsLink
 from penstock.destinations.nats.options import NatsOptions
 from penstock.destinations.nats.schemas import SchemaBucket
@@ -42,14 +44,13 @@ from penstock.destinations.nats.subjects import REQUESTS, SNAPSHOTS, token
 from penstock.destinations.protocol import TableCopy, WantedSnapshot
 from penstock.destinations.work import SMALL_BYTES, Workers, partition_results
 from penstock.model import Lsn, TableName
+from penstock.model.errors import PenstockError
 from penstock.model.nats_names import dictionary_key
 from penstock.model.visibility import Visibility
 from penstock.spark.snapshot.fetch import fetch_text
 
 MOST_KNOWN = 1000
 """Requests whose snapshots are not made yet."""
-BETWEEN_ERRORS = 0.1
-"""Seconds: whoever may ask must not fill the stream."""
 OTHERS_ANSWER = 10.0
 """Seconds in which another pipeline has answered for its table, if it runs."""
 LONGEST_REQUEST = 4096
@@ -90,8 +91,8 @@ class SnapshotDesk:
         """By the snapshot's id, the oldest first."""
         self._heard_by: Client | None = None
         self._listening: Future[None] | None = None
-        self._told = 0.0
         self._deaf = False
+        self._answers = Answers(link, self._encoding)
         self._log = structlog.get_logger("penstock.nats")
         self._dictionaries: dict[tuple[str, int, int], bytes | None] = {}
 
@@ -116,7 +117,7 @@ class SnapshotDesk:
             heard = self._known[request.id]
             heard.is_taken = True
         if heard.reply:
-            self._link.begin(self._reply(heard.reply, heard.promise()))
+            self._link.begin(self._answers.reply(heard.reply, heard.promise()))
 
     def refuse(self, request: WantedSnapshot, why: str) -> None:
         heard = self._forgotten(request)
@@ -124,7 +125,7 @@ class SnapshotDesk:
         if heard.is_taken:
             self._link.run(self._publish(f"{SNAPSHOTS}.error.{request.table}", document))
         else:
-            self._link.run(self._refuse(heard, document))
+            self._link.begin(self._refuse(heard, document))
 
     def pass_on(self, request: WantedSnapshot, why: str) -> None:
         heard = self._forgotten(request)
@@ -134,17 +135,31 @@ class SnapshotDesk:
     async def _refuse_for_all(self, request: KnownRequest, document: dict[str, Any]) -> None:
         """Of two answers the first counts, and all pipelines of an account hear a request: where another one
         publishes a table of this name, its answer comes first."""
-        if await self._schemas.has(request.wanted.table):
-            if not request.reply:
-                return
-            await asyncio.sleep(OTHERS_ANSWER)
+        table = request.wanted.table
+        with contextlib.suppress(Error, OSError, PenstockError):
+            if await self._schemas.has(table):
+                before = await self._newest(table)
+                await asyncio.sleep(OTHERS_ANSWER)
+                if not request.reply and await self._newest(table) != before:
+                    return
         await self._refuse(request, document)
 
     async def _refuse(self, request: KnownRequest, document: dict[str, Any]) -> None:
         if request.reply:
-            await self._reply(request.reply, document)
+            await self._answers.reply(request.reply, document)
         else:
-            await self._tell(request.wanted.table, document)
+            self._answers.tell(request.wanted.table, document)
+
+    async def _newest(self, table: str) -> list[int | None]:
+        """Return which messages of the stream are the newest of a table."""
+        jetstream, newest = await self._link.jetstream(), list[int | None]()
+        for subject in (f"meta.{table}", f"error.{table}", f"snap.{table}.>"):
+            try:
+                last = await jetstream.get_last_msg(self._options.init_stream, f"{SNAPSHOTS}.{subject}")
+                newest.append(last.seq)
+            except NotFoundError:
+                newest.append(None)
+        return newest
 
     def forget(self, request: WantedSnapshot) -> None:
         self._forgotten(request)
@@ -154,22 +169,23 @@ class SnapshotDesk:
             return self._known.pop(request.id)
 
     async def _listen(self) -> None:
-        with contextlib.suppress(Error, OSError):
-            client = await self._link.client()
+        with contextlib.suppress(Error, OSError, PenstockError):
+            client = await self._link.hearing()
             if client is not self._heard_by:
                 await client.subscribe(f"{REQUESTS}.>", cb=self._hear)
                 self._heard_by = client
 
     async def _hear(self, message: Msg) -> None:
+        reply = message.reply if may_be_answered(message.reply) else ""
         table = message.subject.removeprefix(f"{REQUESTS}.")
         try:
-            answer = self._heard(table, _given_id(message.data, table), message.reply)
+            answer = self._heard(table, _given_id(message.data, table), reply)
         except ValueError as error:
             answer = {"error": str(error), "table": table[:200]}
-            if not message.reply and "." not in table:
-                await self._tell(table, answer)
-        if answer and message.reply:
-            await self._reply(message.reply, answer)
+            if not reply:
+                self._answers.tell(table, answer)
+        if answer and reply:
+            await self._answers.reply(reply, answer)
 
     def _heard(self, table: str, given_id: str | None, reply: str) -> dict[str, Any] | None:
         """Return what is to be answered now, if anything."""
@@ -183,15 +199,6 @@ class SnapshotDesk:
             wanted = WantedSnapshot(f"snap-{int(time.time())}-{secrets.token_hex(4)}", table)
             self._known[wanted.id] = KnownRequest(wanted, given_id, reply)
         return None
-
-    async def _tell(self, table: str, document: dict[str, Any]) -> None:
-        """Tell in the stream that there is no snapshot; not as often as anybody likes to ask."""
-        if time.monotonic() - self._told >= BETWEEN_ERRORS:
-            self._told = time.monotonic()
-            await self._publish(f"{SNAPSHOTS}.error.{table}", document)
-
-    async def _reply(self, subject: str, document: dict[str, Any]) -> None:
-        await (await self._link.client()).publish(subject, documents.packed(document, self._encoding))
 
     async def _publish(self, subject: str, document: dict[str, Any]) -> None:
         jetstream = await self._link.jetstream()
