@@ -13,7 +13,7 @@ import nats as nats_client
 import pytest
 
 from penstock.changes.encoded import Encoding
-from penstock.consumer import Feed, MessageLogged, RowChange, SnapshotInfo, SnapshotRows, snapshots
+from penstock.consumer import Feed, MessageLogged, Mirror, RowChange, SnapshotInfo, SnapshotRows, snapshots
 from penstock.consumer import ordered as reading
 from penstock.consumer.access import ConsumerAccess, connect
 from penstock.embedded.nats import USER, NatsServer
@@ -158,6 +158,23 @@ def test_a_consumer_needs_few_rights(tmp_path: Path) -> None:
         server.remove()
 
 
+def test_who_may_not_ask_jetstream_is_told_so(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    users = [{"user": "app", "password": "app", "permissions": {"publish": {"deny": ["$JS.API.>"]}}}]
+    server.settings["accounts"] = {"PENSTOCK": {"jetstream": "enabled", "users": users}}
+    server.start()
+
+    async def opened() -> None:
+        async with Feed.open(ConsumerAccess((server.url,), "app", "app")):
+            pass
+
+    try:
+        with pytest.raises(FeedUnreachable, match=r"JetStream does not answer: .*permissions violation"):
+            asyncio.run(opened())
+    finally:
+        server.remove()
+
+
 def test_who_is_not_let_in_is_told_so_however_the_server_hangs_up(nats: NatsServer) -> None:
     """Of many at once, the server resets the connections of some before we have closed them."""
 
@@ -167,6 +184,33 @@ def test_who_is_not_let_in_is_told_so_however_the_server_hangs_up(nats: NatsServ
         assert {type(each) for each in met} == {FeedUnreachable}
 
     asyncio.run(play())
+
+
+def test_a_mirror_that_begins_anew_waits_for_a_server_that_is_away(
+    own_nats: NatsServer, tmp_path: Path
+) -> None:
+    async def scenario(stage: Stage) -> None:
+        producer = stage.producer
+        await producer.add(items())
+        await stage.check()
+        at = producer.begin()
+        producer.insert(at, producer.tables["items"], row(1))
+        producer.commit(at)
+        await producer.publish()
+        await producer.client.jetstream().purge_stream("CDC")
+
+        def note(text: str) -> None:
+            stage.notes.append(text)
+            if "all tables are loaded anew" in text:
+                own_nats.kill()
+                asyncio.get_running_loop().call_later(2, own_nats.start)
+
+        async with asyncio.timeout(60):
+            await Mirror(producer.access, stage.path, note=note).run(once=True)
+        assert any("all tables are loaded anew" in text for text in stage.notes)
+        await stage.check()
+
+    staged(own_nats, tmp_path, scenario)
 
 
 @pytest.fixture

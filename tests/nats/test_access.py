@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from pathlib import Path
@@ -12,11 +13,12 @@ import nkeys
 import pytest
 
 from penstock.config import load
+from penstock.consumer.access import ConsumerAccess, connect
 from penstock.destinations.nats import streams
 from penstock.destinations.nats.link import NatsLink
 from penstock.destinations.nats.options import NatsOptions
 from penstock.embedded.nats import USER, NatsServer
-from penstock.model.errors import AccessDenied, ConfigError, ConnectionFailed, PenstockError
+from penstock.model.errors import AccessDenied, ConfigError, ConnectionFailed, FeedUnreachable, PenstockError
 from tests.bed import Database
 from tests.pipeline.running import configuration
 
@@ -66,6 +68,31 @@ def test_an_nkey_opens(database: Database, own_nats: NatsServer, tmp_path: Path)
     assert "limits" in account(database, tmp_path, own_nats, nkey_file=str(file))
 
 
+@pytest.mark.parametrize("key", ["nkey_file", "creds_file"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "secret-garbage",
+        "SUsecret\n",
+        "-----BEGIN NATS USER JWT-----\nsecret\n------END NATS USER JWT------\n",
+        "-----BEGIN NATS USER JWT-----\nsecret\n------\n-----BEGIN USER NKEY SEED-----\nSUsecret\n------\n",
+    ],
+)
+def test_a_file_that_is_no_seed_is_told(
+    database: Database, nats: NatsServer, tmp_path: Path, key: str, content: str
+) -> None:
+    file = tmp_path / "seed"
+    file.write_text(content)
+    with pytest.raises(AccessDenied, match=f"`{key}` does not let us into NATS") as told:
+        account(database, tmp_path, nats, **{key: str(file)})
+    assert "secret" not in str(told.value)
+    options: dict[str, Any] = {key: file}
+    with pytest.raises(FeedUnreachable, match=f"`{key}`") as told_consumers:
+        asyncio.run(connect(ConsumerAccess((nats.url,), **options)))
+    assert "secret" not in str(told_consumers.value)
+
+
 @pytest.mark.skipif(which("openssl") is None, reason="there is no openssl to make a certificate with")
 def test_tls_with_a_certificate_that_is_trusted_and_one_that_is_shown(
     database: Database, own_nats: NatsServer, tmp_path: Path
@@ -100,6 +127,7 @@ def test_tls_with_a_certificate_that_is_trusted_and_one_that_is_shown(
     [
         ({"servers": "nats://user:secret@host:4222"}, "without user and password"),
         ({"servers": "http://host"}, "expected a server such as"),
+        ({"servers": ["nats://host", "wss://host"]}, "expected a server such as"),
         ({"servers": []}, "servers"),
         ({"user": "u", "token_env": "PATH"}, "only one of user, token_env"),
         ({"password": "p"}, "the user that has the password"),

@@ -75,11 +75,14 @@ def test_limits_that_drop_messages_are_told(database: Database, nats: NatsServer
         ({"password": "wrong"}, "does not let us in"),
         ({"servers": "nats://127.0.0.1:1"}, "cannot be reached"),
         ({"create_streams": False}, "it is not there"),
+        ({"sync": "always", "monitoring_url": "of clients"}, "not flushed"),
     ],
 )
 def test_what_fails_is_told(
     database: Database, nats: NatsServer, tmp_path: Path, settings: dict[str, Any], said: str
 ) -> None:
+    if "monitoring_url" in settings:  # where the server speaks to clients, not to monitors
+        settings = settings | {"monitoring_url": nats.url.replace("nats:", "http:")}
     checks = checked(database, tmp_path, **(to_nats(nats) | settings))
     failed = [check.detail for check in checks.values() if check.outcome == "failure"]
     assert any(said in detail for detail in failed)

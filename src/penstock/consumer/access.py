@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-from penstock.model.errors import FeedUnreachable
+from penstock.model.errors import AccessDenied, FeedUnreachable
 from penstock.model.nats_access import Access, Tls
 from penstock.model.secrets import without_secrets
 
@@ -76,10 +77,12 @@ async def connect(access: ConsumerAccess) -> Client:
                 reconnect_time_wait=RECONNECT_SECONDS,
                 **_arguments(access),
             )
-    except (OSError, TimeoutError, nats.errors.Error, ValueError) as error:
+    except (OSError, TimeoutError, nats.errors.Error, ValueError, ImportError, AccessDenied) as error:
         connecting = False
-        await client.close()
-        reason = without_secrets(str(error)) or type(error).__name__
+        with suppress(AssertionError):  # nats-py's, where it had not begun
+            await client.close()
+        text = error.reason if isinstance(error, AccessDenied) else str(error)
+        reason = without_secrets(text) or type(error).__name__
         raise FeedUnreachable(f"no NATS server lets us in: {reason}", servers=access.shown) from None
     connecting = False
     return client

@@ -33,14 +33,25 @@ from penstock.consumer.documents import (
     TableReset,
     event,
 )
-from penstock.consumer.ordered import TRANSIENT, OrderedReader, StreamEntry, StreamFacts, stream_facts
+from penstock.consumer.ordered import (
+    PAUSE,
+    TRANSIENT,
+    OrderedReader,
+    StreamEntry,
+    StreamFacts,
+    answered,
+    stream_facts,
+)
 from penstock.consumer.payloads import Payloads
 from penstock.consumer.snapshots import SnapshotReader
-from penstock.model.errors import FeedMissing, FeedUnreadable, PenstockError
+from penstock.model.errors import FeedMissing, FeedUnreachable, FeedUnreadable, PenstockError
 from penstock.model.nats_names import bucket_key
+from penstock.model.secrets import without_secrets
 
-PAUSE = 0.5
 _WAIT = 30.0
+_TRIES = 3
+_ELECTING = 10008
+"""JetStream has no leader at the moment."""
 
 
 class FeedBroken(PenstockError):
@@ -71,17 +82,7 @@ class Feed:
         """Connect; the streams and the bucket must be there. Raises FeedUnreachable, FeedMissing."""
         client = await connect(access)
         try:
-            try:
-                bucket = await client.jetstream().key_value(access.schema_bucket)
-                await stream_facts(client, access.init_stream)
-                await stream_facts(client, access.stream)
-            except nats.js.errors.BucketNotFoundError:
-                raise FeedMissing(f"there is no bucket {access.schema_bucket}") from None
-            except nats.js.errors.ServiceUnavailableError:
-                raise FeedMissing(
-                    "the NATS server has no JetStream for this user", remedy="Enable JetStream"
-                ) from None
-            yield cls(access, client, bucket)
+            yield cls(access, client, await _bucket(client, access))
         finally:
             await client.close()
 
@@ -169,7 +170,7 @@ class Feed:
         followed any more (a reset, other columns, lost messages), it begins with a `SnapshotInfo` again:
         what came before is void."""
         while True:
-            after = (await self.facts()).last
+            after = (await answered(self.facts)).last
             async with self.snapshots(token).taken() as (info, chunks):
                 yield info
                 async for rows in chunks:
@@ -246,6 +247,36 @@ class Feed:
 
 CHANGES = "cdc"
 POSITIONS = f"{CHANGES}._position."
+
+
+async def _bucket(client: Client, access: ConsumerAccess) -> KeyValue:
+    """Return the bucket, where it and the streams are there. JetStream may be electing a leader."""
+    reason = ""
+    for _ in range(_TRIES):
+        try:
+            bucket = await client.jetstream().key_value(access.schema_bucket)
+            await stream_facts(client, access.init_stream)
+            await stream_facts(client, access.stream)
+            return bucket
+        except nats.js.errors.BucketNotFoundError:
+            raise FeedMissing(f"there is no bucket {access.schema_bucket}") from None
+        except TRANSIENT as error:
+            reason = without_secrets(str(error)) or type(error).__name__
+            is_unavailable = isinstance(error, nats.js.errors.ServiceUnavailableError)
+            if is_unavailable and getattr(error, "err_code", None) != _ELECTING:
+                raise FeedMissing(
+                    "the NATS server has no JetStream for this user", remedy="Enable JetStream"
+                ) from None
+            refusal = str(client.last_error or "")
+            if "permissions violation" in refusal.lower():
+                reason = without_secrets(refusal)
+                break
+        await asyncio.sleep(PAUSE)
+    raise FeedUnreachable(
+        f"JetStream does not answer: {reason}",
+        servers=access.shown,
+        remedy="Check that the server runs, and that the user may publish to $JS.API.> and hear _INBOX.>",
+    )
 
 
 def table_of(subject: str) -> str | None:

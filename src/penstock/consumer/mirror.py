@@ -20,7 +20,7 @@ from penstock.consumer.documents import TableDescription
 from penstock.consumer.feed import Feed, FeedBroken
 from penstock.consumer.mirror_file import MirroredTable, MirrorFile, MirrorState, Relation
 from penstock.consumer.mirror_table import MISFITS, MirrorTable
-from penstock.consumer.ordered import TRANSIENT
+from penstock.consumer.ordered import TRANSIENT, answered
 from penstock.consumer.snapshots import Rows
 from penstock.model.errors import (
     FeedUnreadable,
@@ -76,10 +76,10 @@ class _Keeper:
 
     async def keep(self, once: bool) -> None:
         self._once = once
-        target = (await self._feed.facts()).last
+        target = (await answered(self._feed.facts)).last
         if not self._file.stream:
-            await self._start_over()
-        await self._choose()
+            await answered(self._start_over)
+        await answered(self._choose)
         try:
             async with self._group:
                 self._load_all()
@@ -108,8 +108,8 @@ class _Keeper:
                 self._note(f"{broken.reason}: all tables are loaded anew")
                 while self._loaders:
                     self._loaders.popitem()[1].cancel()
-                await self._start_over()
-                await self._choose()
+                await answered(self._start_over)
+                await answered(self._choose)
                 self._load_all()
 
     async def _start_over(self) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import nats.errors
 import nats.js.errors
@@ -39,6 +40,11 @@ LINGER = 0.2
 """Seconds that a batch gathers at most."""
 TRANSIENT = (nats.errors.Error, OSError, TimeoutError)
 """What a server may answer while it starts, stops or elects."""
+
+
+PAUSE = 0.5
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,15 @@ async def stream_facts(client: Client, stream: str) -> StreamFacts:
             remedy="Set its max_msgs_per_subject to -1",
         )
     return StreamFacts(created.isoformat(), info.state.first_seq, info.state.last_seq)
+
+
+async def answered(ask: Callable[[], Awaitable[Result]]) -> Result:
+    """Ask until there is an answer, however long the server is away."""
+    while True:
+        try:
+            return await ask()
+        except TRANSIENT:
+            await asyncio.sleep(PAUSE)
 
 
 def _check_connected(client: Client) -> None:

@@ -26,7 +26,7 @@ from penstock.config.quantities import Seconds, Whole
 from penstock.config.section import Section
 from penstock.model.nats_access import Access, Tls
 
-_SCHEMES = ("nats", "tls", "ws", "wss")
+_SCHEMES = ("nats", "tls")
 _STREAM = "[A-Za-z0-9_-]{1,255}"
 _SERVERS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from nats.errors import NoRespondersError
@@ -141,6 +142,6 @@ def flushes_always(options: NatsOptions) -> bool:
     try:
         with urllib.request.urlopen(f"{options.monitoring_url}/varz", timeout=5) as answer:
             varz = json.load(answer)
-    except (urllib.error.URLError, OSError, ValueError):
+    except (urllib.error.URLError, HTTPException, OSError, ValueError):
         return False
     return bool(varz.get("jetstream", {}).get("config", {}).get("sync_always"))
