@@ -19,6 +19,7 @@ from penstock.destinations.nats.link import NatsLink
 from penstock.destinations.nats.options import NatsOptions
 from penstock.embedded.nats import USER, NatsServer
 from penstock.model.errors import AccessDenied, ConfigError, ConnectionFailed, FeedUnreachable, PenstockError
+from penstock.monitoring.stream_info import described
 from tests.bed import Database
 from tests.pipeline.running import configuration
 
@@ -87,6 +88,9 @@ def test_a_file_that_is_no_seed_is_told(
     with pytest.raises(AccessDenied, match=f"`{key}` does not let us into NATS") as told:
         account(database, tmp_path, nats, **{key: str(file)})
     assert "secret" not in str(told.value)
+    settings = {"name": "bus", "type": "nats", "servers": nats.url, key: str(file)}
+    with pytest.raises(AccessDenied, match=f"`{key}` does not let us into NATS"):
+        asyncio.run(described(load(configuration(tmp_path, database, settings)), None))
     options: dict[str, Any] = {key: file}
     with pytest.raises(FeedUnreachable, match=f"`{key}`") as told_consumers:
         asyncio.run(connect(ConsumerAccess((nats.url,), **options)))

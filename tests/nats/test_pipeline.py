@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 import nats as nats_client
 import pytest
+import zstandard
 from nats.js.errors import KeyNotFoundError
 from pyspark.sql import SparkSession
 
@@ -79,6 +80,45 @@ def test_changes_and_a_snapshot_arrive(
     assert rows == dict(database.query("select id, name from users"))
     assert "no table of this name" in refused["error"]
     assert "expected an empty request" in malformed["error"]
+
+
+@pytest.mark.parametrize("rules", [{}, {"drop": ["doc"], "where": "id > 0"}])
+def test_a_dictionary_is_trained_with_the_rows_as_they_are_delivered(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path, rules: dict[str, Any]
+) -> None:
+    database.execute(
+        "create table users (id int primary key, name text, doc jsonb)",
+        "insert into users select n, 'a name ' || md5(n::text), null from generate_series(1, 3000) n",
+    )
+    settings = to_nats(nats, compression="zstd", tables={"public.users": rules})
+    with running(configuration(tmp_path, database, settings), spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        asyncio.run(request(nats, "users"))
+        pipeline.until(lambda: read_all(nats, "INIT", "init.meta.users"))
+    payloads, dictionaries = asyncio.run(compressed(nats))
+    for payload in payloads:
+        number = zstandard.get_frame_parameters(payload).dict_id
+        data = zstandard.ZstdCompressionDict(dictionaries[f"users.dictionary.{number}"])
+        chunk = msgpack.unpackb(zstandard.ZstdDecompressor(dict_data=data).decompress(payload))
+        assert ("doc" in chunk["data"][0]) is not bool(rules)
+
+
+async def compressed(server: NatsServer) -> tuple[list[bytes], dict[str, bytes]]:
+    """The chunks of snapshots as they are, and the dictionaries."""
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    try:
+        jetstream = client.jetstream()
+        info = await jetstream.stream_info("INIT", subjects_filter="init.snap.>")
+        chunks = [await jetstream.get_last_msg("INIT", subject) for subject in info.state.subjects or ()]
+        bucket = await jetstream.key_value("schemas")
+        info = await jetstream.stream_info("KV_schemas", subjects_filter="$KV.schemas.*.dictionary.*")
+        keys = [subject.removeprefix("$KV.schemas.") for subject in info.state.subjects or ()]
+        assert chunks
+        return [each.data or b"" for each in chunks], {
+            key: (await bucket.get(key)).value or b"" for key in keys
+        }
+    finally:
+        await client.close()
 
 
 def test_schemas_are_in_the_bucket_with_a_version_that_grows(

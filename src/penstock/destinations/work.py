@@ -74,14 +74,17 @@ Partition = tuple[int, Iterator[pa.RecordBatch]]
 """Its number, and its rows, every column as text."""
 
 
-def partition_results(rows: DataFrame, write: Callable[[Partition], Result]) -> list[Result]:
-    """Have a task write each partition of rows that Spark made. Raises the first error.
+def partition_results(
+    rows: DataFrame, write: Callable[[Partition], Result], *, first_only: bool = False
+) -> list[Result]:
+    """Have a task write each partition of rows that Spark made, or only the first. Raises the first error.
 
     Columns go by their place: Spark would look for some names (a dot, a backtick) in vain.
     """
     rows = rows.toDF(*(f"c{place}" for place in range(len(rows.columns))))
     with explained():
-        collected = rows.mapInArrow(partial(_write_partition, write), "outcome binary").collect()
+        outcomes = rows.mapInArrow(partial(_write_partition, write), "outcome binary")
+        collected = outcomes.take(1) if first_only else outcomes.collect()
     return raise_first([cast("Result | PenstockError", pickle.loads(pickled)) for (pickled,) in collected])
 
 

@@ -31,6 +31,9 @@ from penstock.model.nats_access import Access
 from penstock.postgres.snapshot import CopyRange
 from penstock.spark.snapshot.fetch import fetch_text
 
+SAMPLES = 2000
+"""Rows that a dictionary is trained with, at most."""
+SAMPLE_BYTES = 8 << 20
 PART = 1_000_000
 """Chunks that a part has at most."""
 LEVEL = 3
@@ -96,6 +99,25 @@ def publish_chunks(form: SnapshotForm, number: int, batches: Iterable[pa.RecordB
         link.run(_publish(link, form, chunk, payload))
         rows, chunks = rows + count, chunks + 1
     return PartMade(rows, chunks)
+
+
+def sample_partition(form: SnapshotForm, partition: Partition) -> list[bytes]:
+    """Return samples of rows that Spark made."""
+    return samples(form, partition[1])
+
+
+def samples(form: SnapshotForm, batches: Iterable[pa.RecordBatch]) -> list[bytes]:
+    """Return the first rows, each encoded, as many as a dictionary needs."""
+    taken: list[bytes] = []
+    size = 0
+    for batch in batches:
+        rows = row_texts(form, batch)
+        for row in range(len(rows)):
+            if len(taken) >= SAMPLES or size >= SAMPLE_BYTES:
+                return taken
+            taken.append(rows[row])
+            size += len(taken[-1])
+    return taken
 
 
 def row_texts(form: SnapshotForm, batch: pa.RecordBatch) -> EncodedColumn:

@@ -38,7 +38,8 @@ from penstock.destinations.nats.snapshot_chunks import (
     SnapshotPart,
     make_part,
     make_partition,
-    row_texts,
+    sample_partition,
+    samples,
 )
 from penstock.destinations.nats.subjects import REQUESTS, SNAPSHOTS, token
 from penstock.destinations.protocol import TableCopy, WantedSnapshot
@@ -55,8 +56,6 @@ OTHERS_ANSWER = 10.0
 """Seconds in which another pipeline has answered for its table, if it runs."""
 LONGEST_REQUEST = 4096
 """Bytes."""
-SAMPLES = 2000
-"""Rows that a dictionary is trained with, at most."""
 DICTIONARY = 16_384
 """Bytes of one."""
 
@@ -225,7 +224,7 @@ class SnapshotDesk:
             dictionary=None,
             compressed=self._options.compression == "zstd",
         )
-        if form.compressed and copy.rows is None:
+        if form.compressed:
             form = self._with_dictionary(form, copy, version)
         if copy.rows is not None:
             results = partition_results(copy.rows, partial(make_partition, form))
@@ -260,15 +259,15 @@ class SnapshotDesk:
         return replace(form, dictionary=self._dictionaries[key])
 
     def _trained(self, form: SnapshotForm, copy: TableCopy) -> bytes | None:
-        samples: list[bytes | bytearray | memoryview] = []
-        for part in copy.ranges[:1]:
-            for batch in fetch_text(copy.conninfo, copy.snapshot, part, form.table.columns):
-                rows = row_texts(form, batch)
-                samples += [rows[row] for row in range(min(len(rows), SAMPLES - len(samples)))]
-                if len(samples) >= SAMPLES:
-                    break
+        if copy.rows is not None:
+            parts = partition_results(copy.rows, partial(sample_partition, form), first_only=True)
+        else:
+            first = copy.ranges[:1]
+            columns = form.table.columns
+            parts = [samples(form, fetch_text(copy.conninfo, copy.snapshot, part, columns)) for part in first]
+        rows: list[bytes | bytearray | memoryview] = [row for part in parts for row in part]
         try:
-            trained = zstandard.train_dictionary(DICTIONARY, samples)
+            trained = zstandard.train_dictionary(DICTIONARY, rows)
         except (zstandard.ZstdError, ValueError):
             return None
         number, data = trained.dict_id(), trained.as_bytes()
