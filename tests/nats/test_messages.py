@@ -35,7 +35,7 @@ def told(messages: Messages) -> list[tuple[bytes, bytes, str, Place]]:
             messages.payload[messages.starts[n] : messages.ends[n]].tobytes(),
             messages.subjects[messages.subject_numbers[n]],
             messages.ids[n].as_py(),
-            Place(int(messages.commit_lsns[n]), int(messages.seqs[n])),
+            Place(int(messages.commit_lsns[n]), int(messages.ranks[n])),
         )
         for n in range(len(messages))
     ]

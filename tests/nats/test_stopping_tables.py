@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.config import load
 from penstock.destinations.nats.target import NatsTarget
 from penstock.destinations.plugin import type_of
+from penstock.destinations.schema_change import SchemaChange
 from penstock.embedded.nats import NatsServer
 from penstock.model.errors import MessageTooLarge, ValueRefused
 from tests.bed import Database
@@ -97,4 +99,61 @@ def test_what_came_before_is_there_and_what_follows_comes_once(
     last = spool.insert(OTHERS, ("5", "five")).insert(USERS, ("5", "five")).commit()
     assert again.write(given.batch(last, end)) == []
     assert delivered(own_nats, "users")[-1] == 5
+    again.close()
+
+
+@pytest.mark.parametrize("delivery", ["ids", "atomic"])
+@pytest.mark.parametrize("arrives", [True, False], ids=["handed over", "caught up"])
+def test_what_stops_while_it_catches_up_loses_nothing_of_that_transaction(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    delivery: str,
+    arrives: bool,
+) -> None:
+    """Several large rows in one transaction, each larger than the one before; the server takes larger
+    messages with every attempt."""
+    given.deliver(USERS)
+    spool = given.spool
+    spool.insert(USERS, ("1", "x" * 2_000_000)).commit()
+    spool.insert(USERS, ("2", "two"), ("3", "x" * 4_000_000), ("4", "four")).commit()
+    end = spool.insert(USERS, ("5", "five")).commit()
+    missed = given.changes(USERS.id, given.start, end)
+    for megabytes, expected in ((1, []), (3, [1, 2]), (6, [1, 2, 3, 4, 5])):
+        own_nats.stop()
+        own_nats.settings |= {"max_payload": megabytes << 20}
+        own_nats.start()
+        target = opened(spark, database, own_nats, tmp_path / str(megabytes), delivery=delivery)
+        if not arrives and megabytes == 1:
+            target.begin("eu", given.start)
+            assert [stopped.table for stopped in target.write(given.batch(end))] == [USERS.id]
+        else:
+            with pytest.raises(MessageTooLarge) if megabytes < 6 else nullcontext():
+                target.hand_over("copy", missed, end) if arrives else target.catch_up(missed, end)
+        assert delivered(own_nats, "users") == expected
+        target.close()
+    assert len(read_all(own_nats, subject="cdc.users.reset")) == arrives
+
+
+def test_a_change_behind_a_new_schema_that_stops_its_table_comes_once_and_the_schema_too(
+    spark: SparkSession, given: Given, database: Database, own_nats: NatsServer, tmp_path: Path
+) -> None:
+    given.deliver(USERS)
+    wider = table(1, "public.users", {"id": "int4", "name": "text", "age": "int4"}, version=2)
+    given.spool.insert(USERS, ("1", "one")).commit()
+    given.evolve(wider, SchemaChange())
+    end = given.spool.insert(wider, ("2", LARGE, "2"), ("3", "three", "3")).commit()
+    target = opened(spark, database, own_nats, tmp_path / "small", delivery="atomic")
+    target.begin("eu", given.start)
+    assert [stopped.table for stopped in target.write(given.batch(end))] == [USERS.id]
+    target.close()
+    own_nats.stop()
+    own_nats.settings |= {"max_payload": 8_000_000}
+    own_nats.start()
+    again = opened(spark, database, own_nats, tmp_path / "larger", delivery="atomic")
+    again.catch_up(given.changes(USERS.id, given.start, end), end)
+    operations = [message.subject.rpartition(".")[2] for message in read_all(own_nats, subject="cdc.users.*")]
+    assert operations == ["insert", "schema", "insert", "insert"]
     again.close()

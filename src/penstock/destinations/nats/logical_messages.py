@@ -21,7 +21,7 @@ from penstock.changes.joined import Joiner
 from penstock.changes.members import Member, add_map
 from penstock.changes.position_text import lsn_text, time_text
 from penstock.destinations.nats.documents import Form
-from penstock.destinations.nats.messages import Messages
+from penstock.destinations.nats.messages import Messages, change_ranks
 from penstock.destinations.nats.subjects import message_subject
 from penstock.model import ColumnType
 
@@ -82,5 +82,5 @@ class LogicalMessages:
             numbers.astype(np.int64),
             ids,
             np.asarray(rows["commit_lsn"]),
-            np.asarray(rows["seq"]),
+            change_ranks(np.asarray(rows["seq"])),
         )

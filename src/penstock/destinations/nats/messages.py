@@ -18,12 +18,39 @@ import pyarrow as pa
 from penstock.changes.text_columns import bytes_of
 from penstock.model.compiled import Bytes, Int64s
 
+_RANKS = 4
+"""Of each change: its own, and those of what is told before and behind it."""
+
 
 class Place(NamedTuple):
-    """Where a change stands in the stream of its source."""
+    """Where a message stands in the stream of its source. A schema has a place of its own, before the first
+    change under it: how far a table or a source came says which of the two is published."""
 
     commit_lsn: int
-    seq: int
+    rank: int
+    """Within its transaction."""
+
+    @classmethod
+    def of_change(cls, commit_lsn: int, seq: int) -> Place:
+        return cls(commit_lsn, seq * _RANKS)
+
+    @property
+    def seq(self) -> int:
+        """Return which change it is, or is behind."""
+        return self.rank // _RANKS
+
+    @property
+    def before(self) -> Place:
+        return self._replace(rank=self.rank - 1)
+
+    @property
+    def behind(self) -> Place:
+        return self._replace(rank=self.rank + 1)
+
+
+def change_ranks(seqs: Int64s) -> Int64s:
+    """Return the ranks of changes."""
+    return seqs.astype(np.int64) * _RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +64,8 @@ class Messages:
     """Which of the subjects each message has."""
     ids: pa.StringArray
     commit_lsns: Int64s
-    seqs: Int64s
+    ranks: Int64s
+    """Where each stands, as `Place` has it."""
 
     @classmethod
     def single(cls, payload: bytes, subject: str, id: str, place: Place) -> Messages:
@@ -50,21 +78,26 @@ class Messages:
             first,
             pa.array([id]),
             np.array([place.commit_lsn], np.int64),
-            np.array([place.seq], np.int64),
+            np.array([place.rank], np.int64),
         )
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
+    def size(self) -> int:
+        """Return how many bytes they have."""
+        return int((self.ends - self.starts).sum())
+
+    @property
     def last(self) -> Place:
-        return Place(int(self.commit_lsns[-1]), int(self.seqs[-1]))
+        return Place(int(self.commit_lsns[-1]), int(self.ranks[-1]))
 
     def through(self, place: Place) -> int:
         """Return how many of them stand at this place or before it."""
         before = np.searchsorted(self.commit_lsns, place.commit_lsn, "left")
         there = np.searchsorted(self.commit_lsns, place.commit_lsn, "right")
-        return int(before + np.searchsorted(self.seqs[before:there], place.seq, "right"))
+        return int(before + np.searchsorted(self.ranks[before:there], place.rank, "right"))
 
     def slice(self, first: int, end: int | None = None) -> Messages:
         part = slice(first, end)
@@ -76,7 +109,7 @@ class Messages:
             self.subject_numbers[part],
             self.ids[part],
             self.commit_lsns[part],
-            self.seqs[part],
+            self.ranks[part],
         )
 
     def alone(self) -> Messages:
@@ -121,8 +154,8 @@ def joined(parts: Sequence[Messages]) -> Messages:
     for subject in (subject for part in parts for subject in part.subjects):
         numbers.setdefault(subject, len(numbers))
     commit_lsns = np.concatenate([part.commit_lsns for part in parts])
-    seqs = np.concatenate([part.seqs for part in parts])
-    order = np.lexsort((seqs, commit_lsns))
+    ranks = np.concatenate([part.ranks for part in parts])
+    order = np.lexsort((ranks, commit_lsns))
     return Messages(
         np.concatenate([part.payload for part in parts]),
         np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=False)])[order],
@@ -131,5 +164,5 @@ def joined(parts: Sequence[Messages]) -> Messages:
         np.concatenate([part.numbered(numbers) for part in parts])[order],
         pa.concat_arrays([part.ids for part in parts]).take(pa.array(order)),
         commit_lsns[order],
-        seqs[order],
+        ranks[order],
     )

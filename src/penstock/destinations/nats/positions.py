@@ -14,6 +14,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from nats.js.errors import APIError, NotFoundError
 
@@ -47,7 +48,7 @@ class NatsPosition:
         """Everything that committed before is published; None: nothing is known."""
         if self.place is None:
             return None
-        return Lsn(self.place.commit_lsn + (self.place.seq == _END))
+        return Lsn(self.place.commit_lsn + (self.place.rank == _END))
 
     def after(self, place: Place, messages: int, *, complete: bool) -> NatsPosition:
         """Return what it is when so many more messages are stored."""
@@ -60,11 +61,12 @@ class NatsPosition:
 
     def document(self) -> bytes:
         assert self.place is not None
-        complete = self.place.seq == _END
+        complete = self.place.rank == _END
         document = {
             "source": self.source,
             "commit_lsn": position_text(self.place.commit_lsn),
             "seq": None if complete else self.place.seq,
+            "rank": self.place.rank,
             "complete": complete,
             "copy": self.copy,
         }
@@ -86,9 +88,15 @@ async def read(link: NatsLink, stream: StreamInfo, source: str, subject: str) ->
         return position
     message = answer["message"]
     document = json.loads(base64.b64decode(message["data"]))
-    seq = document["seq"]
-    place = Place(Lsn.parse(document["commit_lsn"]).value, _END if seq is None else int(seq))
-    return replace(position, sequence=int(message["seq"]), place=place, copy=document["copy"])
+    return replace(position, sequence=int(message["seq"]), place=_place(document), copy=document["copy"])
+
+
+def _place(document: Mapping[str, Any]) -> Place:
+    """Return the place of a document; those of earlier versions have no rank."""
+    commit_lsn, seq = Lsn.parse(document["commit_lsn"]).value, document["seq"]
+    if seq is None:
+        return Place(commit_lsn, _END)
+    return Place(commit_lsn, document["rank"]) if "rank" in document else Place.of_change(commit_lsn, seq)
 
 
 async def store(

@@ -9,7 +9,8 @@ time is recognised by the server, within its deduplication window.
 Atomically (`delivery: atomic`) they go in groups of whole transactions, and the last message of each group
 says how far the source is (`positions`). A group is stored only if the group before is the last one there, so
 that nothing is doubled and nobody else writes; what a position says is not published again. A transaction
-that is larger than a group comes in several.
+that is larger than a group comes in several. Where a table has stopped the last of them is not whole: the
+rest of its transaction is still to come.
 
 Several groups are on their way at once, and each names the message that it comes behind before anybody knows
 which that will be: it follows from how many were sent. Where others write to the stream as well it is another
@@ -22,7 +23,7 @@ Runs on executors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -33,7 +34,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.nats.documents import Form
 from penstock.destinations.nats.frames import atomic_frames, fast_frames
 from penstock.destinations.nats.link import NatsLink
-from penstock.destinations.nats.messages import Messages, in_order, joined
+from penstock.destinations.nats.messages import Messages, Place, in_order, joined
 from penstock.destinations.nats.positions import NatsPosition, position_frame
 from penstock.destinations.nats.rendering import Stop, TableMessages, logical_messages
 from penstock.destinations.nats.schemas import Versions
@@ -47,6 +48,9 @@ Kind = TypeVar("Kind", bound=Sending)
 
 GROUP_BYTES = 1 << 20
 """A group has more only if a single transaction has: the server has to have room for all of it at once."""
+PART_BYTES = 4 << 20
+"""A single transaction that has more comes in parts, as one of too many messages does: 16 of them are on
+their way at once, and each has to be taken within half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,12 @@ def publish(work: PublishWork) -> Published:
     if position is None:
         _by_ids(link, messages)
     else:
-        position = _Atomically(link, work.way, position).publish(messages)
+
+        def is_whole(last: Place) -> bool:
+            is_past = last.commit_lsn < work.batch.end.value
+            return is_past and all(table.stop is None for table in tables)
+
+        position = _Atomically(link, work.way, position).publish(messages, is_whole)
     stops = {table.changes.delivery.id: table.stop for table in tables if table.stop is not None}
     return Published(stops, position)
 
@@ -136,9 +145,10 @@ class _Atomically:
         self._position = position
         self._batches = AtomicBatches(link)
 
-    def publish(self, messages: Iterator[Messages]) -> NatsPosition:
+    def publish(self, messages: Iterator[Messages], is_whole: Callable[[Place], bool]) -> NatsPosition:
+        """`is_whole`, asked when there are no more: whether they are all of the last one's transaction."""
         with _opened(self._link, self._batches) as batches:
-            for number, (group, complete) in enumerate(self._groups(self._new(messages))):
+            for number, (group, complete) in enumerate(self._groups(self._new(messages), is_whole)):
                 self._send(group, complete=complete, alone=number == 0)
             self._link.run(batches.end(), None)
         return self._position
@@ -150,31 +160,42 @@ class _Atomically:
             if count < len(part):
                 yield part.slice(count)
 
-    def _groups(self, messages: Iterator[Messages]) -> Iterator[tuple[Messages, bool]]:
+    def _groups(
+        self, messages: Iterator[Messages], is_whole: Callable[[Place], bool]
+    ) -> Iterator[tuple[Messages, bool]]:
         """Yield groups of whole transactions, or a part of one that is larger; and whether it is whole."""
-        held: Messages | None = None
+        parts: list[Messages] = []
+        count = size = 0
         for part in messages:
-            held = part if held is None else joined([held, part])
+            parts.append(part)
+            count, size = count + len(part), size + part.size
+            has_ended = parts[0].commit_lsns[0] != part.commit_lsns[-1]
+            if count <= self._most and size <= (GROUP_BYTES if has_ended else PART_BYTES):
+                continue
+            held = joined(parts)
             while (cut := self._cut(held)) is not None:
-                count, complete = cut
-                yield held.slice(0, count), complete
-                held = held.slice(count)
-        if held is not None and len(held):
-            yield held, True
+                first, complete = cut
+                yield held.slice(0, first), complete
+                held = held.slice(first)
+            parts, count, size = [held] if len(held) else [], len(held), held.size
+        if parts:
+            held = joined(parts)
+            yield held, is_whole(held.last)
 
     def _cut(self, held: Messages) -> tuple[int, bool] | None:
         """Return how many messages are the next group, as many transactions as fit, and whether the last of
         them is whole; None: more may come to them."""
         sizes = np.cumsum(held.ends - held.starts)
-        if len(held) <= self._most and sizes[-1] <= GROUP_BYTES:
+        if len(held) <= self._most and (not len(held) or sizes[-1] <= GROUP_BYTES):
             return None
         ended = np.flatnonzero(np.diff(held.commit_lsns)) + 1
         fitting = ended[(ended <= self._most) & (sizes[ended - 1] <= GROUP_BYTES)]
-        alone = ended[:1][ended[:1] <= self._most]
+        most = min(self._most, max(1, int(np.searchsorted(sizes, PART_BYTES, "right"))))
+        alone = ended[:1][ended[:1] <= most]
         for whole in (fitting[-1:], alone):
             if len(whole):
                 return int(whole[0]), True
-        return (self._most, False) if len(held) > self._most else None
+        return (most, False) if len(held) > most else None
 
     def _send(self, group: Messages, *, complete: bool, alone: bool) -> None:
         """Send a group behind the one before; or `alone`, wherever the stream ends, and wait for it."""

@@ -25,7 +25,7 @@ from penstock.destinations.nats import documents
 from penstock.destinations.nats.change_messages import NUMBERS, OPS, ChangeMessages, MessageBlock
 from penstock.destinations.nats.documents import HEADERS, Form
 from penstock.destinations.nats.logical_messages import LogicalMessages
-from penstock.destinations.nats.messages import Messages, Place
+from penstock.destinations.nats.messages import Messages, Place, change_ranks
 from penstock.destinations.nats.schemas import Versions
 from penstock.destinations.nats.subjects import change_subject
 from penstock.destinations.protocol import Run, TableChanges
@@ -35,7 +35,7 @@ from penstock.model.errors import MessageTooLarge, PenstockError, Scope
 
 @dataclass(slots=True)
 class Stop:
-    """Where a table cannot go on, and why: the change that cannot be a message."""
+    """Where a table cannot go on, and why: the change, or the schema, that cannot be a message."""
 
     place: Place
     error: PenstockError
@@ -47,7 +47,7 @@ class TableMessages:
         self._versions = versions
         self._form = form
         self.stop: Stop | None = None
-        self._last = Place(changes.start.value, -1)
+        self._last = Place.of_change(changes.start.value, -1)
 
     def __iter__(self) -> Iterator[Messages]:
         for run in self.changes.runs:
@@ -65,7 +65,7 @@ class TableMessages:
         for table, rows in meant_rows(self.changes, run):
             if not schema_sent:
                 schema_sent = True
-                yield from self._schema(run, Place(rows["commit_lsn"][0].as_py(), rows["seq"][0].as_py()))
+                yield from self._schema(run, _place(rows, 0).before)
                 if self.stop is not None:
                     return
             for block in self._fitting(render, table, rows):
@@ -73,7 +73,7 @@ class TableMessages:
             if self.stop is not None:
                 return
         if not schema_sent:
-            yield from self._schema(run, self._last)
+            yield from self._schema(run, self._last.behind)
 
     def _schema(self, run: Run, place: Place) -> Iterator[Messages]:
         """Yield the table's new schema; the table stops if even that is too large."""
@@ -133,7 +133,7 @@ class TableMessages:
         return None
 
     def _stop_at(self, rows: pa.RecordBatch, row: int, error: PenstockError) -> None:
-        place = Place(rows["commit_lsn"][row].as_py(), rows["seq"][row].as_py())
+        place = _place(rows, row)
         self.stop = Stop(place, error.at(table=self.changes.delivery.table.name, lsn=Lsn(place.commit_lsn)))
 
     def _too_large(self, block: MessageBlock, row: int, table: TableSchema) -> PenstockError:
@@ -148,6 +148,10 @@ class TableMessages:
         )
 
 
+def _place(rows: pa.RecordBatch, row: int) -> Place:
+    return Place.of_change(rows["commit_lsn"][row].as_py(), rows["seq"][row].as_py())
+
+
 def _messages(block: MessageBlock, subjects: tuple[bytes, ...]) -> Messages:
     return Messages(
         block.payload,
@@ -157,7 +161,7 @@ def _messages(block: MessageBlock, subjects: tuple[bytes, ...]) -> Messages:
         NUMBERS[block.operations],
         block.ids,
         np.asarray(block.changes["commit_lsn"]),
-        np.asarray(block.changes["seq"]),
+        change_ranks(np.asarray(block.changes["seq"])),
     )
 
 

@@ -196,7 +196,7 @@ class NatsTarget:
             reached = self._table_position(delivery.source, delivery.id)
             first = None
             if copy is not None and (reached is None or reached.copy != copy):
-                start = Place(changes.start.value, -1)
+                start = Place.of_change(changes.start.value, -1)
                 since = self._copied.get(copy, position)
                 first = documents.reset_message(delivery, way.form, copy, since, start)
                 reached = replace(reached, copy=copy, place=None) if reached is not None else None
@@ -239,7 +239,7 @@ class NatsTarget:
             except PenstockError as error:
                 if error.scope is not Scope.TABLE:
                     raise
-                stops[changes.delivery.id] = Stop(Place(changes.start.value, 0), error)
+                stops[changes.delivery.id] = Stop(Place.of_change(changes.start.value, 0).before, error)
         return versions, stops
 
     def _publish(self, work: PublishWork) -> Published:
@@ -254,7 +254,7 @@ class NatsTarget:
         """Keep which of the table's changes are published: what it has missed begins before them."""
         position = self._table_position(source, table)
         if position is not None:
-            self._store(replace(position, place=Place(place.commit_lsn, place.seq - 1)))
+            self._store(replace(position, place=place.before))
 
     def _store(self, position: NatsPosition) -> None:
         """Store a position by itself: where the stream ends is asked for again."""
