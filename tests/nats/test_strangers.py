@@ -50,15 +50,17 @@ def test_nobody_stops_the_others(
         database.execute(
             "select pg_logical_emit_message(true, repeat('p.', 10000), 'long')",
             "select pg_logical_emit_message(true, 'large', repeat('c', 3000000))",
+            "select pg_logical_emit_message(true, 'fits', repeat('c', 900000))",
             "insert into odd values (1, 'short')",
             "insert into fine values (1)",
         )
         pipeline.until(lambda: delivered(nats, "fine") == [1])
         assert delivered(nats, "odd") == [1]
-    long, large = read_all(nats, subject="cdc.message.*")
+    long, large, fitting = read_all(nats, subject="cdc.message.*")
     assert (long.body["content"], len(long.body["prefix"])) == (b"long", 1000)
     assert len(long.subject) < 60
     assert (large.body["content"], large.body["size"]) == (None, 3_000_000)
+    assert fitting.body["content"] == b"c" * 900_000
     assert len(read_all(nats, "INIT", "init.error.*")) < 500
 
 

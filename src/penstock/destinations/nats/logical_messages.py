@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.changes.columns import RowColumns
-from penstock.changes.encoded import INT8, TEXT, encoded, encoded_constants
+from penstock.changes.encoded import INT8, TEXT, Encoding, encoded, encoded_constants
 from penstock.changes.joined import Joiner
 from penstock.changes.members import Member, add_map
 from penstock.changes.position_text import lsn_text, time_text
@@ -49,8 +49,9 @@ class LogicalMessages:
         ids = pc.binary_join_element_wise(commit_lsn, seq, "message", "-")
         ids = pc.binary_join_element_wise(self._id_prefix, ids, "")
         letters = pc.binary_length(content)
-        content = pc.if_else(pc.less_equal(letters, self._largest), content, None)
-        size = pc.divide(pc.subtract(letters, 2), 2).cast(pa.string())
+        size = pc.divide(pc.subtract(letters, 2), 2)
+        sent = letters if self._encoding is Encoding.JSON else size
+        content = pc.if_else(pc.less_equal(sent, self._largest), content, None)
         columns = {
             "msg_id": (ids, TEXT),
             "operation": (pa.array(["MESSAGE"] * len(rows)), TEXT),
@@ -59,7 +60,7 @@ class LogicalMessages:
             "prefix": (pc.utf8_slice_codeunits(prefix, 0, LONGEST_SHOWN), TEXT),
             "transactional": (pc.if_else(pc.equal(kind, "transactional"), "t", "f"), _BOOL),
             "content": (content, _BYTEA),
-            "size": (size, INT8),
+            "size": (size.cast(pa.string()), INT8),
             "lsn": (lsn_text(np.asarray(rows["lsn"])), TEXT),
             "commit_lsn": (commit_lsn, TEXT),
             "seq": (seq, INT8),
