@@ -93,6 +93,10 @@ class Messages:
     def last(self) -> Place:
         return Place(int(self.commit_lsns[-1]), int(self.ranks[-1]))
 
+    @property
+    def last_subject(self) -> str:
+        return str(self.subjects[self.subject_numbers[-1]], "utf-8")
+
     def through(self, place: Place) -> int:
         """Return how many of them stand at this place or before it."""
         before = np.searchsorted(self.commit_lsns, place.commit_lsn, "left")

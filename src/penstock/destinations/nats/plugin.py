@@ -26,13 +26,15 @@ class NatsType:
 
     def check(
         self,
-        config: Config,  # noqa: ARG002
+        config: Config,
         destination: DestinationConfig,
         tables: Sequence[TableSchema],
     ) -> list[Check]:
         from penstock.destinations.nats import preflight
+        from penstock.destinations.nats.subjects import position_subjects
 
-        return preflight.run(destination.settings(NatsOptions), tables)
+        positions = position_subjects(config.pipeline, (source.name for source in config.sources))
+        return preflight.run(destination.settings(NatsOptions), tables, positions)
 
     def owns(self, destination: DestinationConfig) -> Mapping[str, Sequence[str]]:  # noqa: ARG002
         return {}

@@ -39,7 +39,6 @@ from penstock.destinations.nats.positions import NatsPosition, position_frame
 from penstock.destinations.nats.rendering import Stop, TableMessages, logical_messages
 from penstock.destinations.nats.schemas import Versions
 from penstock.destinations.nats.sending import AtomicBatches, FastBatch, Sending
-from penstock.destinations.nats.subjects import POSITIONS
 from penstock.destinations.prefetch import ahead
 from penstock.model import TableId
 from penstock.model.nats_access import Access
@@ -114,17 +113,18 @@ def _with_first(first: Messages | None, messages: Iterator[Messages]) -> Iterato
 
 def _by_ids(link: NatsLink, messages: Iterator[Messages]) -> None:
     with _opened(link, FastBatch(link)) as batch:
-        for frames, count in ahead(_fast_frames(messages, batch.reply)):
-            link.run(batch.send(frames, count), None)
-        link.run(batch.end(f"{POSITIONS}.end"), None)
+        for frames, part in ahead(_fast_frames(messages, batch.reply)):
+            link.run(batch.send(frames, len(part), part.last_subject), None)
+        link.run(batch.end(), None)
 
 
-def _fast_frames(messages: Iterator[Messages], reply: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield the messages of a fast batch as they go on the wire, and how many those are."""
+def _fast_frames(messages: Iterator[Messages], reply: bytes) -> Iterator[tuple[bytes, Messages]]:
+    """Yield the messages of a fast batch, and what they are on the wire."""
     first = 1
     for part in messages:
-        yield fast_frames(part, reply, first), len(part)
-        first += len(part)
+        if len(part):
+            yield fast_frames(part, reply, first), part
+            first += len(part)
 
 
 @contextmanager

@@ -32,7 +32,7 @@ WINDOW = 20_000
 IN_FLIGHT = 16
 """Atomic batches that wait for an answer, at most."""
 _END = 3
-"""Ends a fast batch without a message."""
+"""Ends a fast batch without a message: nothing is stored under its subject, which the stream has to take."""
 
 
 class Sending(ABC):
@@ -107,23 +107,25 @@ class FastBatch(Sending):
         super().__init__(link)
         self.sent = self._stored = 0
         self._ended = False
+        self._last_subject = ""
 
     async def open(self) -> None:
         await super().open()
         # The last part of an inbox is as good a name for the batch as another; each message repeats it.
         self.reply = f"{self.inbox}.{FLOW}.fail.".encode()
 
-    async def send(self, frames: bytes, count: int) -> None:
+    async def send(self, frames: bytes, count: int, last_subject: str) -> None:
         await self.write(frames)
         self.sent += count
+        self._last_subject = last_subject
         while self.sent - self._stored > WINDOW:
             await self.wait()
 
-    async def end(self, subject: str) -> None:
-        """Return when all is stored. `subject`: any of the stream's; nothing is stored under it."""
+    async def end(self) -> None:
+        """Return when all is stored."""
         if self.sent:
             reply = self.reply.decode()
-            await self.write(f"PUB {subject} {reply}{self.sent + 1}.{_END}.$FI 0\r\n\r\n".encode())
+            await self.write(f"PUB {self._last_subject} {reply}{self.sent + 1}.{_END}.$FI 0\r\n\r\n".encode())
             while not self._ended:
                 await self.wait()
 

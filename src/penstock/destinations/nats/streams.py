@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
@@ -41,10 +41,28 @@ class StreamInfo:
     def name(self) -> str:
         return str(self.config["name"])
 
+    @property
+    def subjects(self) -> Sequence[str]:
+        return self.config.get("subjects") or ()
+
+    def takes(self, subject: str) -> bool:
+        return is_of(subject, self.subjects)
+
+    def stores(self, subject: str) -> bool:
+        """Whether it takes messages of this subject, and keeps them whether anybody reads them or not."""
+        return self.takes(subject) and self.retention == "limits"
+
     def keeps(self, subject: str) -> bool:
         """Whether it takes messages of this subject, and one that asks for it stays there."""
-        is_kept = not self.max_age or self.allows("allow_msg_ttl")
-        return is_kept and is_of(subject, self.config.get("subjects") or ())
+        return self.stores(subject) and (not self.max_age or self.allows("allow_msg_ttl"))
+
+    @property
+    def retention(self) -> str:
+        return str(self.config.get("retention", "limits"))
+
+    @property
+    def in_memory(self) -> bool:
+        return self.config.get("storage") == "memory"
 
     def allows(self, what: str) -> bool:
         return bool(self.config.get(what))
@@ -137,7 +155,21 @@ async def ensured(link: NatsLink, options: NatsOptions) -> StreamInfo:
     return changes
 
 
-def flushes_always(options: NatsOptions) -> bool:
+def unflushed(stream: StreamInfo | None, options: NatsOptions) -> tuple[str, str] | None:
+    """Return why an acknowledgement does not mean that the disk has it, where it is to, and the remedy."""
+    if options.sync != "always":
+        return None
+    if stream is not None and stream.in_memory:
+        return f"{stream.name} is kept in memory", "Make it anew with `storage: file`, or leave `sync` out"
+    if _flushes_always(options):
+        return None
+    return (
+        "the server acknowledges what it has not flushed to its disk",
+        "Set `sync_interval: always` under `jetstream` of the server, or leave `sync` out",
+    )
+
+
+def _flushes_always(options: NatsOptions) -> bool:
     """Ask the server's monitoring whether an acknowledgement means that the disk has it."""
     try:
         with urllib.request.urlopen(f"{options.monitoring_url}/varz", timeout=5) as answer:

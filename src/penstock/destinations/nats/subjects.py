@@ -22,6 +22,8 @@ CHANGES = "cdc"
 SNAPSHOTS = "init"
 """The first token of the subjects of snapshots."""
 REQUESTS = "snapshot.request"
+MESSAGES = ("insert", "update", "delete", "truncate", "schema", "reset")
+"""The last tokens of the subjects of a table."""
 POSITIONS = f"{CHANGES}._position"
 """Where it is kept how far the changes of a source came, in the stream itself."""
 
@@ -58,6 +60,11 @@ def message_subject(prefix: str) -> str:
 def position_subject(pipeline: str, source: str, table: int | None = None) -> str:
     """Return where it is kept how far a source's stream came, or one of its tables by itself."""
     return f"{POSITIONS}.{_encoded(pipeline)}.{_encoded(source)}" + ("" if table is None else f".{table}")
+
+
+def position_subjects(pipeline: str, sources: Iterable[str]) -> list[str]:
+    """Return subjects such as all positions of a pipeline have."""
+    return [position_subject(pipeline, source, table) for source in sources for table in (None, 0)]
 
 
 def is_of(subject: str, patterns: Iterable[str]) -> bool:

@@ -34,7 +34,7 @@ from penstock.destinations.nats.rendering import Stop
 from penstock.destinations.nats.schemas import SchemaBucket, Versions
 from penstock.destinations.nats.snapshots import SnapshotDesk
 from penstock.destinations.nats.streams import StreamInfo
-from penstock.destinations.nats.subjects import position_subject
+from penstock.destinations.nats.subjects import POSITIONS, position_subject, position_subjects
 from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.work import Workers, are_few
 from penstock.model import Lsn, TableId, TableName
@@ -72,12 +72,9 @@ class NatsTarget:
             self._link, self._options.schema_bucket, Encoding(self._options.encoding), self._sources
         )
         self._stream = self._link.run(streams.ensured(self._link, self._options))
-        if self._options.sync == "always" and not streams.flushes_always(self._options):
-            raise NotReady(
-                "the server acknowledges what it has not flushed to its disk",
-                remedy="Set `sync_interval: always` under `jetstream` of the server, or leave `sync` out",
-                destination=self.name,
-            )
+        if (flaw := streams.unflushed(self._stream, self._options)) is not None:
+            reason, remedy = flaw
+            raise NotReady(reason, remedy=remedy, destination=self.name)
         wanted = "allow_atomic" if self._options.delivery == "atomic" else "allow_batched"
         if not self._stream.allows(wanted):
             raise NotReady(
@@ -85,7 +82,14 @@ class NatsTarget:
                 remedy=f"Set `{wanted}` of the stream (NATS server 2.14 or later), or let Penstock make one",
                 destination=self.name,
             )
-        if not self._stream.keeps(position_subject(self._pipeline, next(iter(self._sources)))):
+        subjects = position_subjects(self._pipeline, self._sources)
+        if self._is_atomic and not all(map(self._stream.stores, subjects)):
+            raise NotReady(
+                f"{self._stream.name} does not keep {POSITIONS}.>, which `delivery: atomic` needs",
+                remedy=f"Let it take {POSITIONS}.>, under `retention: limits`, or leave `delivery` out",
+                destination=self.name,
+            )
+        if not all(map(self._stream.keeps, subjects)):
             self.traits = replace(self.traits, keeps_position=False)
         self.snapshots = SnapshotDesk(self._link, self._options, self._schemas, self._workers)
 
@@ -103,7 +107,8 @@ class NatsTarget:
         return Way(self._access, form, group, positions.kept_headers(self._stream))
 
     def _look_again(self) -> None:
-        """Ask for the stream again with every new connection: the server may take larger messages now."""
+        """Ask for the stream again with every new connection: the server may take larger messages now, or not
+        flush any more what it acknowledges."""
         client = self._link.run(self._link.client())
         if client is not self._client:
             stream = self._link.run(streams.info(self._link, self._options.stream))
@@ -112,6 +117,9 @@ class NatsTarget:
                     f"the stream {self._options.stream} is gone",
                     remedy="Make it again, or restart the pipeline: it makes what is missing",
                 )
+            if (flaw := streams.unflushed(stream, self._options)) is not None:
+                reason, remedy = flaw
+                raise DestinationUnready(reason, remedy=remedy, destination=self.name)
             self._stream, self._client = stream, client
             self._positions.clear()
 
