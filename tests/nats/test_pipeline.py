@@ -11,7 +11,7 @@ import msgpack
 import nats as nats_client
 import pytest
 import zstandard
-from nats.js.errors import KeyNotFoundError
+from nats.js.errors import BucketNotFoundError, KeyNotFoundError
 from pyspark.sql import SparkSession
 
 from penstock.embedded.nats import USER, NatsServer
@@ -158,6 +158,69 @@ def test_schemas_are_in_the_bucket_with_a_version_that_grows(
     assert first["version"] < told[1].body["version"]
 
 
+def test_a_bucket_that_is_gone_is_filled_again_at_the_start(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path
+) -> None:
+    """Though nobody writes; and what is excluded over a restart is removed from it."""
+    database.execute("create table users (id int primary key)", "create table other (id int primary key)")
+    file = configuration(tmp_path, database, to_nats(nats))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users", "public.other")
+        before = pipeline.until(lambda: schemas(nats) if len(schemas(nats)) == 2 else None)
+    asyncio.run(delete_bucket(nats))
+    with running(file, spark) as pipeline:
+        pipeline.until(lambda: len(schemas(nats)) == 2)
+    assert schemas(nats)["users"]["columns"] == before["users"]["columns"]
+    asyncio.run(put_in_bucket(nats, "others", before["other"] | {"pipeline": "another"}))
+    excluding = {"tables": {"include": ["public.*"], "exclude": ["public.other"]}}
+    sources = [{"name": "source", "dsn": database.dsn, **excluding}]
+    with running(configuration(tmp_path, database, to_nats(nats), sources=sources), spark) as pipeline:
+        pipeline.until(lambda: schemas(nats).keys() == {"users", "others"})
+
+
+def test_defaults_and_what_may_be_null_are_told_when_they_change(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path
+) -> None:
+    """In the bucket, while the table is idle and over a restart; in the message of a new schema."""
+
+    def described() -> tuple[int, bool, str | None]:
+        document = schemas(nats)["users"]
+        (name,) = [column for column in document["columns"] if column["name"] == "name"]
+        return document["version"], name["is_nullable"], name["column_default"]
+
+    database.execute("create table users (id int primary key, name text)")
+    file = configuration(tmp_path, database, to_nats(nats))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.users")
+        pipeline.until(lambda: "users" in schemas(nats))
+        version, *_ = described()
+        assert described() == (version, True, None)
+        database.execute("alter table users alter name set not null")
+        pipeline.until(lambda: described() == (version + 1, False, None))
+        database.execute("alter table users alter name set default 'x'")
+        pipeline.until(lambda: described() == (version + 2, False, "'x'::text"))
+    database.execute("alter table users alter name drop not null")
+    with running(file, spark) as pipeline:
+        pipeline.until(lambda: described() == (version + 3, True, "'x'::text"))
+        database.execute("alter table users add age int default 7", "insert into users values (1)")
+        (told,) = pipeline.until(lambda: read_all(nats, subject="cdc.users.schema"))
+    details = [(column["is_nullable"], column["column_default"]) for column in told.body["columns"]]
+    assert details == [(False, None), (True, "'x'::text"), (True, "7")]
+    assert told.body["version"] > version + 3
+
+
+async def delete_bucket(server: NatsServer) -> None:
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    await client.jetstream().delete_key_value("schemas")
+    await client.close()
+
+
+async def put_in_bucket(server: NatsServer, key: str, document: dict[str, Any]) -> None:
+    client = await nats_client.connect(server.url, user=USER, password=server.password)
+    await (await client.jetstream().key_value("schemas")).put(key, msgpack.packb(document))
+    await client.close()
+
+
 def schemas(server: NatsServer) -> dict[str, Any]:
     """What the bucket has, by key."""
     return asyncio.run(_schemas(server))
@@ -167,7 +230,10 @@ async def _schemas(server: NatsServer) -> dict[str, Any]:
     client = await nats_client.connect(server.url, user=USER, password=server.password)
     try:
         jetstream = client.jetstream()
-        bucket = await jetstream.key_value("schemas")
+        try:
+            bucket = await jetstream.key_value("schemas")
+        except BucketNotFoundError:
+            return {}
         info = await jetstream.stream_info("KV_schemas", subjects_filter="$KV.schemas.>")
         found = {}
         for subject in info.state.subjects or ():

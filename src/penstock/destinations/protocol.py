@@ -180,6 +180,9 @@ class Traits:
     """It is given a table's schema changes even where no row of the table changed."""
     wants_messages: bool = False
     """It is given logical messages."""
+    wants_descriptions: bool = False
+    """It is told of every table at the start, and when anything of its columns is another one in the catalog,
+    also what the stream does not tell: defaults, and whether they may be NULL."""
     takes_copies: bool = True
     """It is given the rows that a table has already. If not, it is given empty copies."""
 
@@ -299,6 +302,10 @@ class Target(Protocol):
     def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
         """Apply a batch. Return the tables that could not be written, which stay at the batch's start. Raises
         what concerns the whole destination."""
+
+    def describe(self, source: str, deliveries: Sequence[Delivery]) -> None:
+        """Look again at what the catalog says of these tables: it has changed, or a process has begun. Their
+        columns are those that were followed last. Called if the destination wants descriptions."""
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         """Record that a table stops at `position`, not by the destination's fault: what follows waits."""

@@ -36,6 +36,7 @@ from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.batch_plan import Changes
 from penstock.pipeline.catalog_look import PublishedTables
+from penstock.pipeline.descriptions import Descriptions
 from penstock.pipeline.name_owners import Places
 from penstock.pipeline.query import StreamQuery
 from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
@@ -79,7 +80,7 @@ class Stream:
         self.changes = Changes(feed, self.tables, store, self._manifest, target.traits.recopies_on_new_key)
         self.query = StreamQuery(config, feed, destination, store, self)
         self.unfinished = Unfinished()
-        self.arrivals = Arrivals(self)
+        self.arrivals, self.descriptions = Arrivals(self), Descriptions(self)
         self.reloads = TableReloads.of(self)
         self.transforms: Transforms
         self._last_note, self._aligned = 0.0, False
@@ -182,7 +183,7 @@ class Stream:
         try:
             planned = self.changes.of(state, parts, start)
             if not isinstance(planned, CopyAnew):
-                return Chosen(self._transformed(state, *planned), state, planned[1])
+                return Chosen(self.transformed(state, *planned), state, planned[1])
             self.copy_anew(state, planned.why)
         except PenstockError as error:
             if error.scope != "table":
@@ -203,7 +204,7 @@ class Stream:
             partial(self.tables.copy_anew, state, why),
         )
 
-    def _transformed(self, state: TableState, changes: TableChanges, after: TableState) -> TableChanges:
+    def transformed(self, state: TableState, changes: TableChanges, after: TableState) -> TableChanges:
         for run in changes.runs:
             self.tables.keep_masked(state, run.delivery.table.name, after.detail)
         return self.transforms.changes(self.tables.rules(changes.delivery.table.name), changes)
@@ -250,6 +251,7 @@ class Stream:
         self.arrivals.let_go(reached)
         for state in list(self.tables):
             self._settle_table(state, reached, now)
+        self.descriptions.tell()
         if time.monotonic() - self._last_note > TOLD:
             self.tables.release_idle()
             self._note_progress(reached)
@@ -319,14 +321,11 @@ class Stream:
             self.tables.copy_anew(state, changes.why)
             return
         waiting, after = changes
-        assert state.copy is not None
-        self._guard(
-            state,
-            lambda: self.target.hand_over(
-                state.copy or "", self._transformed(state, waiting, after), reached
-            ),
-            after,
-        )
+
+        def hand_over() -> None:
+            self.target.hand_over(state.copy or "", self.transformed(state, waiting, after), reached)
+
+        self._guard(state, hand_over, after)
 
     def _retry(self, state: TableState, reached: Lsn) -> None:
         """Take a table out of `errored`: it goes on where it stopped, or is copied anew. Under other rules
@@ -349,7 +348,7 @@ class Stream:
 
     def _catch_up(self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn) -> None:
         self._guard(
-            state, lambda: self.target.catch_up(self._transformed(state, changes, after), reached), after
+            state, lambda: self.target.catch_up(self.transformed(state, changes, after), reached), after
         )
 
     def _guard(self, state: TableState, work: Callable[[], None], after: TableState) -> None:
@@ -374,6 +373,7 @@ class Stream:
         if facts is None or is_outrun(facts, self.position):
             return
         step = self.changes.described(state, facts, reached)
+        self.descriptions.refresh(state.key.table)
         if isinstance(step, CopyAnew):
             self.copy_anew(state, step.why)
         elif isinstance(step, TableState):

@@ -34,7 +34,7 @@ from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import OWNER, Storage
 from penstock.destinations.files.unfinished_copies import FinishedCopy
 from penstock.destinations.ledger import Known, StreamId
-from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.work import SMALL_BYTES, Workers, partition_results
 from penstock.model import ZERO, Lsn, TableId, TableName
 from penstock.model.errors import DestinationWentBack, PenstockError
@@ -274,6 +274,8 @@ class FilesTarget:
                 expire(self._storage, records, days)
             except PenstockError as error:  # what is left is removed the next time
                 self._log.warning("old files were not removed", error=str(error))
+
+    def describe(self, source: str, deliveries: Sequence[Delivery]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         records = self._records[source]

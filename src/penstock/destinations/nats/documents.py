@@ -84,7 +84,8 @@ def schema_document(
     table = delivery.table
     columns = []
     for place, column in enumerate(table.columns, 1):
-        nullable, default = details.get(column.name, (None, None))
+        detail = None if column.name in delivery.computed else details.get(column.name)
+        nullable, default = detail or (None, None)
         columns.append(
             {
                 "name": column.name,
@@ -108,10 +109,19 @@ def schema_document(
     }
 
 
-def schema_message(delivery: Delivery, form: Form, version: int, place: Place) -> Messages:
-    """Tell of a table's new schema, before the first change under it."""
-    document = schema_document(delivery, version=version) | {"lsn": position_text(place.commit_lsn)}
-    return _message(delivery, form, "schema", f"v{version}", place, document)
+def without_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a description without the columns' defaults, which may be of any length."""
+    columns = [column | {"column_default": None} for column in document["columns"]]
+    return {**document, "columns": columns}
+
+
+def schema_message(delivery: Delivery, form: Form, version: int, place: Place, details: Details) -> Messages:
+    """Tell of a table's new schema, before the first change under it; if need be without defaults."""
+    about = schema_document(delivery, details, version) | {"lsn": position_text(place.commit_lsn)}
+    message = _message(delivery, form, "schema", f"v{version}", place, about)
+    if message.size + HEADERS > form.largest:
+        message = _message(delivery, form, "schema", f"v{version}", place, without_defaults(about))
+    return message
 
 
 def reset_message(delivery: Delivery, form: Form, copy: str, position: Lsn, place: Place) -> Messages:

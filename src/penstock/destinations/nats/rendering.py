@@ -77,9 +77,9 @@ class TableMessages:
 
     def _schema(self, run: Run, place: Place) -> Iterator[Messages]:
         """Yield the table's new schema; the table stops if even that is too large."""
-        version = self._versions[run.delivery.id, run.delivery.table.version]
-        message = documents.schema_message(run.delivery, self._form, version, place)
-        size = len(message.payload) + HEADERS
+        version, details = self._versions[run.delivery.id, run.delivery.table.version]
+        message = documents.schema_message(run.delivery, self._form, version, place, details)
+        size = message.size + HEADERS
         if size <= self._form.largest:
             yield message
         else:

@@ -31,11 +31,11 @@ from penstock.destinations.nats.options import NatsOptions
 from penstock.destinations.nats.positions import NatsPosition
 from penstock.destinations.nats.publishing import Published, PublishWork, Way, publish
 from penstock.destinations.nats.rendering import Stop
-from penstock.destinations.nats.schemas import SchemaBucket, Versions
+from penstock.destinations.nats.schemas import PublishedSchema, SchemaBucket, Versions
 from penstock.destinations.nats.snapshots import SnapshotDesk
 from penstock.destinations.nats.streams import StreamInfo
 from penstock.destinations.nats.subjects import POSITIONS, position_subject, position_subjects
-from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.work import Workers, are_few
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import DestinationUnready, NotReady, PenstockError, Scope
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class NatsTarget:
     """A `Target`."""
 
-    traits = Traits(keeps_position=True, wants_messages=True, takes_copies=False)
+    traits = Traits(keeps_position=True, wants_messages=True, wants_descriptions=True, takes_copies=False)
     reloads = None
 
     def __init__(self, config: Config, destination: DestinationConfig) -> None:
@@ -69,7 +69,11 @@ class NatsTarget:
     def open(self, spark: SparkSession) -> None:
         self._workers = Workers(spark)
         self._schemas = SchemaBucket(
-            self._link, self._options.schema_bucket, Encoding(self._options.encoding), self._sources
+            self._link,
+            self._options.schema_bucket,
+            Encoding(self._options.encoding),
+            self._pipeline,
+            self._sources,
         )
         self._stream = self._link.run(streams.ensured(self._link, self._options))
         if (flaw := streams.unflushed(self._stream, self._options)) is not None:
@@ -239,7 +243,7 @@ class NatsTarget:
 
     def _put_schemas(self, batch: ChangeBatch) -> tuple[Versions, dict[TableId, Stop]]:
         """Put the tables' schemas into the bucket; one whose schema does not fit in there stops."""
-        versions: dict[tuple[TableId, int], int] = {}
+        versions: dict[tuple[TableId, int], PublishedSchema] = {}
         stops = {}
         for changes in batch.tables:
             try:
@@ -269,10 +273,13 @@ class NatsTarget:
         self._positions.clear()
         self._link.run(positions.store(self._link, self._stream, position))
 
+    def describe(self, source: str, deliveries: Sequence[Delivery]) -> None:
+        self._schemas.renew(source, deliveries)
+
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None: ...
 
     def forget(self, source: str, table: TableId) -> None:
-        self._schemas.forget(table)
+        self._schemas.forget(source, table)
         if self._is_atomic:
             subject = position_subject(self._pipeline, source, table)
             self._positions.pop(subject, None)

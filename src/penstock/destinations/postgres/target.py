@@ -22,7 +22,7 @@ from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.options import PostgresOptions
 from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.postgres.write import tasks
-from penstock.destinations.protocol import Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.sql_ledger import SqlLedger
 from penstock.destinations.work import SMALL_BYTES, Workers, are_few, partition_results
 from penstock.model import Lsn, TableId, TableName
@@ -122,6 +122,8 @@ class PostgresTarget:
         return [outcome for outcome in outcomes if outcome is not None]
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
+
+    def describe(self, source: str, deliveries: Sequence[Delivery]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:
         with self._endpoint.session() as connection:

@@ -16,7 +16,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from penstock.destinations.batch import ChangeBatch
-from penstock.destinations.protocol import Destination, Recorded, Stopped, TableChanges, TableCopy, Traits
+from penstock.destinations.protocol import (
+    Delivery,
+    Destination,
+    Recorded,
+    Stopped,
+    TableChanges,
+    TableCopy,
+    Traits,
+)
 from penstock.model import Lsn, TableId, TableName
 from penstock.model.errors import DestinationFailed, PenstockError, Scope
 from penstock.model.secrets import without_secrets
@@ -89,6 +97,8 @@ class CustomTarget:
         return stopped
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
+
+    def describe(self, source: str, deliveries: Sequence[Delivery]) -> None: ...
 
     def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None: ...
 
