@@ -171,11 +171,12 @@ def test_a_bucket_that_is_gone_is_filled_again_at_the_start(
     with running(file, spark) as pipeline:
         pipeline.until(lambda: len(schemas(nats)) == 2)
     assert schemas(nats)["users"]["columns"] == before["users"]["columns"]
-    asyncio.run(put_in_bucket(nats, "others", before["other"] | {"pipeline": "another"}))
+    another = before["other"] | {"pipeline": "another"}
+    asyncio.run(put_in_bucket(nats, others=msgpack.packb(another), text=b"{", empty=msgpack.packb({})))
     excluding = {"tables": {"include": ["public.*"], "exclude": ["public.other"]}}
     sources = [{"name": "source", "dsn": database.dsn, **excluding}]
     with running(configuration(tmp_path, database, to_nats(nats), sources=sources), spark) as pipeline:
-        pipeline.until(lambda: schemas(nats).keys() == {"users", "others"})
+        pipeline.until(lambda: schemas(nats).keys() == {"users", "others", "text", "empty"})
 
 
 def test_defaults_and_what_may_be_null_are_told_when_they_change(
@@ -215,9 +216,11 @@ async def delete_bucket(server: NatsServer) -> None:
     await client.close()
 
 
-async def put_in_bucket(server: NatsServer, key: str, document: dict[str, Any]) -> None:
+async def put_in_bucket(server: NatsServer, **values: bytes) -> None:
     client = await nats_client.connect(server.url, user=USER, password=server.password)
-    await (await client.jetstream().key_value("schemas")).put(key, msgpack.packb(document))
+    bucket = await client.jetstream().key_value("schemas")
+    for key, value in values.items():
+        await bucket.put(key, value)
     await client.close()
 
 

@@ -129,9 +129,10 @@ class SchemaBucket:
         keys = {}
         for subject in state.get("subjects") or ():
             key = subject.removeprefix(place)
-            _, document = await self._read(key)
-            if document is not None and self._is_ours(document):
-                keys[document["source"], TableId(document["relation_id"])] = key
+            with contextlib.suppress(ValueError, KeyError):  # of another pipeline, in another encoding
+                _, document = await self._read(key)
+                if isinstance(document, dict) and self._is_ours(document):
+                    keys[document["source"], TableId(document["relation_id"])] = key
         return keys
 
     def _is_ours(self, document: Document) -> bool:
