@@ -17,10 +17,28 @@ SMALL_WAL = 1 << 30
 """Bytes of WAL that a busy server writes in minutes."""
 
 
+MENDED = {14: 18, 15: 13, 16: 9, 17: 5}
+"""By major version: the first minor one whose decoding learns of an ALTER PUBLICATION beside it."""
+
+
+def loses_changes(version: int) -> str | None:
+    """Return the version to update to, if this one can lose changes of a table that was just published."""
+    major, minor = divmod(version, 10_000)
+    mended = MENDED.get(major, 0)
+    return f"{major}.{mended}" if minor < mended else None
+
+
 def version(now: Situation) -> Check:
     shown = now.setting("server_version")
     if now.version < 140000:
         return failure("version", f"PostgreSQL {shown}", "Penstock needs PostgreSQL 14 or later")
+    if fixed := loses_changes(now.version):
+        return warning(
+            "version",
+            f"PostgreSQL {shown}: when a table is added to a publication while a transaction writes to it, "
+            "later changes of the table can be missing from the stream",
+            f"Update to {fixed} or later, one of the minor releases of May 2025, which mend it",
+        )
     return ok("version", f"PostgreSQL {shown}")
 
 
