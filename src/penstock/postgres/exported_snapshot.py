@@ -23,7 +23,8 @@ CURRENT = "select pg_catalog.pg_current_snapshot()::pg_catalog.text"
 def settle(connection: Connection) -> None:
     """Set that no time limit ends a copy, except in waiting for a lock; that row-level security is an error
     rather than fewer rows; and that no view is read: who owns a schema can rename it, and another one to its
-    name, past the lock on the table, and a view is a program of its owner's."""
+    name, past the lock on the table, and a view is a program of its owner's. Nor a foreign table, whose rows
+    nobody follows: a partition can be one."""
     connection.execute(settings())
 
 
@@ -31,7 +32,8 @@ def settings() -> sql.Composed:
     """Return a statement that sets what the server knows of it: transaction_timeout came with 17."""
     return sql.SQL("""
         select set_config(name, case name when 'lock_timeout' then {}
-                                          when 'restrict_nonsystem_relation_kind' then 'view'
+                                          when 'restrict_nonsystem_relation_kind'
+                                              then 'view, foreign-table'
                                           when 'row_security' then 'off' else '0' end, false)
         from pg_settings
         where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',

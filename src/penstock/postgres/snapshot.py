@@ -208,10 +208,18 @@ class Snapshot:
 def ranges_of(connection: Connection, table: TableId, wanted: Wanted) -> list[CopyRange]:
     """Return the parts of the table, as the connection's transaction sees it."""
     ranges: list[CopyRange] = []
-    for schema, name, blocks, size, hidden in connection.execute(_LEAVES, {"table": table}).fetchall():
+    for schema, name, blocks, size, hidden, foreign in connection.execute(
+        _LEAVES, {"table": table}
+    ).fetchall():
         leaf = TableName(schema, name)
         if hidden:
             raise ReadDenied("row-level security hides rows from this role", table=leaf)
+        if foreign:
+            raise NotReady(
+                "it is a foreign table, whose changes are not in this server's WAL",
+                remedy="Run `alter table … detach partition …`, or exclude the table",
+                table=leaf,
+            )
         parts = max(1, min(blocks, -(-size // max(wanted.partition_bytes, 1))))
         bounds: list[Any] = [blocks * part // parts for part in range(parts)] + [None]
         ranges += [
@@ -309,12 +317,12 @@ _TREE = sql.SQL("""
     (select %(table)s::regclass as relid union select relid from pg_partition_tree(%(table)s::regclass)) tree
 """)
 
-# A foreign table or one of another access method is one part: its blocks are not ours to count.
+# A table of another access method is one part: its blocks are not ours to count.
 _LEAVES = sql.SQL("""
     select n.nspname, c.relname,
            case when a.amname = 'heap'
                 then pg_relation_size(c.oid) / current_setting('block_size')::int8 else 0 end,
-           coalesce(pg_table_size(c.oid), 0), row_security_active(c.oid)
+           coalesce(pg_table_size(c.oid), 0), row_security_active(c.oid), c.relkind = 'f'
     from {}
     join pg_class c on c.oid = tree.relid
     join pg_namespace n on n.oid = c.relnamespace
