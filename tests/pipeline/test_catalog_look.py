@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from penstock.config import SourceConfig
 from penstock.pipeline import unseen_changes
@@ -17,22 +20,35 @@ from tests.bed import Database
 
 
 class Counting(psycopg.Cursor[Any]):
-    """Counts what is asked."""
+    """Counts what is asked, and keeps what is done to publications."""
 
     count = 0
+    altered: ClassVar[list[str]] = []
 
-    def execute(self, *arguments: Any, **more: Any) -> Any:
+    def execute(self, query: Any, *arguments: Any, **more: Any) -> Any:
         type(self).count += 1
-        return super().execute(*arguments, **more)
+        text = query.as_string() if isinstance(query, sql.Composable) else str(query)
+        if text.startswith("alter publication"):
+            type(self).altered.append(text)
+        return super().execute(query, *arguments, **more)
+
+
+@contextmanager
+def looking(
+    dsn: str, tell: Callable[[list[str]], None] = lambda _: None, **replication: Any
+) -> Iterator[Callable[[], PublishedTables]]:
+    given = {"name": "source", "dsn": dsn, "replication": {"publication_name": "p", **replication}}
+    looks = Look(SourceConfig.model_validate(given), tell)
+    with connect(dsn) as connection:
+        connection.cursor_factory = Counting
+        Counting.altered.clear()
+        yield lambda: looks.take(connection)
 
 
 @pytest.fixture
 def look(source: Database) -> Iterator[Callable[[], PublishedTables]]:
-    given = {"name": "source", "dsn": source.dsn, "replication": {"publication_name": "p"}}
-    looking = Look(SourceConfig.model_validate(given), lambda _: None)
-    with connect(source.dsn) as connection:
-        connection.cursor_factory = Counting
-        yield lambda: looking.take(connection)
+    with looking(source.dsn) as opened:
+        yield opened
 
 
 def only(found: PublishedTables, name: str) -> Facts:
@@ -197,3 +213,151 @@ def test_a_publication_that_published_less_for_a_moment_leaves_a_gap(
         "alter publication p set (publish = 'insert, update, delete, truncate')",
     )
     assert unseen_changes.unseen(before.detail(), only(look(), "t")) == "it was not published for a while"
+
+
+def test_tables_of_others_are_left_alone(source: Database) -> None:
+    """The server locks a table before it looks whose it is, which cancels a vacuum of it."""
+    source.execute(
+        "drop role if exists maker; create role maker login",
+        f'grant create on database "{source.name}" to maker; grant create on schema public to maker',
+        *(f"create table strange{n} (id int primary key)" for n in range(5)),
+        "set role maker; create table own (id int primary key)",
+    )
+    told: list[str] = []
+    try:
+        with looking(make_conninfo(source.dsn, user="maker"), told.extend) as look:
+            for _ in range(2):
+                assert names(look()) == {"own"}
+                assert [s for s in Counting.altered if "strange" in s] == []
+            assert any(s.startswith("public.strange3 is left out: it belongs to postgres") for s in told)
+            Counting.altered.clear()
+            look()
+            assert Counting.altered == []
+            source.execute("alter table strange3 owner to maker")
+            assert names(look()) == {"own", "strange3"}
+            source.execute("alter table own owner to postgres")
+            assert names(look()) == {"own", "strange3"}, "it is published, and stays so"
+            assert len(Counting.altered) == 1
+    finally:
+        source.execute("drop owned by maker cascade", "drop role maker")
+
+
+def test_what_the_server_refuses_is_not_tried_at_each_look(source: Database) -> None:
+    source.execute(
+        "create table a (id int primary key)",
+        """
+        create function refuse() returns event_trigger language plpgsql
+            as $$ begin
+                if exists (select from pg_publication_rel where prrelid = to_regclass('public.b')) then
+                    raise 'not b';
+                end if;
+            end $$;
+        create event trigger refuse on ddl_command_end when tag in ('ALTER PUBLICATION')
+            execute function refuse();
+        """,
+    )
+    told: list[list[str]] = []
+    with looking(source.dsn, told.append) as look:
+        assert names(look()) == {"a"}
+        source.execute("create table b (id int primary key)")
+        assert names(look()) == {"a"}
+        assert any('"b"' in statement for statement in Counting.altered)
+        Counting.altered.clear()
+        for _ in range(2):
+            assert names(look()) == {"a"}
+        assert Counting.altered == []
+        assert told[-1] == ["public.b is left out: not b"]
+        source.execute("create table c (id int primary key)")
+        assert names(look()) == {"a", "c"}, "others are not kept out"
+        assert not any('"b"' in statement for statement in Counting.altered)
+        source.execute("drop event trigger refuse", "alter table b add x int")
+        assert names(look()) == {"a", "b", "c"}, "it looks otherwise"
+
+
+def test_our_own_publication_publishes_everything_again(
+    source: Database, look: Callable[[], PublishedTables]
+) -> None:
+    modern = source.query("show server_version_num")[0][0] >= "180000"
+    source.execute(
+        "create table t (id int, g int generated always as (id) stored); alter table t replica identity full",
+        "insert into t values (1)",
+    )
+    before = only(look(), "t")
+    for option in ["publish = 'insert, update'"] + ["publish_generated_columns = none"] * modern:
+        source.execute(f"alter publication p set ({option})")
+        Counting.altered.clear()
+        after = only(look(), "t")
+        assert len(Counting.altered) == 1, "its tables stay in it"
+        assert unseen_changes.unseen(before.detail(), after) == "it was not published for a while"
+        source.execute("update t set id = id + 1")
+        before = after
+
+
+def test_an_update_never_fails_for_a_column_that_we_cannot_publish(
+    source: Database, look: Callable[[], PublishedTables]
+) -> None:
+    if source.query("show server_version_num")[0][0] < "180000":
+        pytest.skip("virtual generated columns exist from 18 on")
+    source.execute(
+        "create table late (a int, b int); alter table late replica identity full",
+        "create table t (a int, v int generated always as (a * 2)); alter table t replica identity full",
+        "insert into t values (1); insert into late values (1)",
+    )
+    assert names(look()) == {"late"}
+    source.execute("update t set a = 2", "delete from t")
+    source.execute("alter table late add v int generated always as (a * 2)")
+    assert names(look()) == set()
+    source.execute("update late set a = 2", "delete from late")
+
+
+@pytest.mark.parametrize(
+    ("lacking", "remedy"),
+    [
+        ("alter publication p set (publish = 'insert, update, delete')", None),
+        (
+            "create foreign table far partition of t for values from (10) to (20) server files"
+            " options (filename '/dev/null')",
+            "alter table t detach partition far",
+        ),
+        (
+            "create unlogged table fleeting partition of t for values from (10) to (20)",
+            "alter table t detach partition fleeting",
+        ),
+    ],
+    ids=["truncate", "foreign", "unlogged"],
+)
+def test_a_table_of_which_not_everything_is_published_is_not_delivered_whoever_publishes_it(
+    source: Database, lacking: str, remedy: str | None
+) -> None:
+    source.execute(
+        "create extension file_fdw; create server files foreign data wrapper file_fdw",
+        "create table t (id int) partition by range (id)",
+        "create table low partition of t for values from (0) to (10); alter table low replica identity full",
+        "create publication p for table t with (publish_via_partition_root = true)",
+    )
+    with looking(source.dsn, create_publication=False) as look:
+        assert names(look()) == {"t"}
+        source.execute(lacking)
+        assert names(look()) == set()
+        source.execute(remedy or "alter publication p set (publish = 'insert, update, delete, truncate')")
+        assert names(look()) == {"t"}
+        assert Counting.altered == []
+
+
+def test_a_table_of_whose_key_a_part_is_published_is_not_delivered(source: Database) -> None:
+    modern = source.query("show server_version_num")[0][0] >= "180000"
+    source.execute(
+        "create table t (a int, b int, g int generated always as (b) stored, primary key (a, g))",
+        "create table u (a int, b int, g int not null generated always as (b) stored unique)",
+        "alter table u replica identity using index u_g_key",
+        "create table v (a int, g int generated always as (a) stored, primary key (a) include (g))",
+        "create publication p for table t, u, v",
+    )
+    with looking(source.dsn, create_publication=False) as look:
+        assert names(look()) == {"v"}
+        source.execute(
+            "alter publication p set (publish_generated_columns = stored)"
+            if modern
+            else "alter table t replica identity full; alter table u replica identity full"
+        )
+        assert names(look()) == {"t", "u", "v"}

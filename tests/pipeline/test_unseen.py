@@ -157,3 +157,33 @@ def test_a_table_whose_key_is_no_identity_is_left_alone(
         source.execute("alter table late add primary key (id)", "insert into late values (2, 2)")
         until_equal(pipeline, source, destination, "late", "kept")
     assert contents(destination, "d") == []
+
+
+def test_what_a_publication_does_not_publish_is_not_taken_for_all_there_is(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """A DBA's publication without updates and deletes leaves its tables out, from the start or later. One of
+    ours is set back."""
+    source.execute(
+        "create table t (id int primary key, v int); insert into t values (1, 1)",
+        "create publication mine for table t with (publish = 'insert')",
+    )
+    replication = {"publication_name": "mine", "create_publication": False}
+    given = {"name": "source", "dsn": source.dsn, "replication": replication}
+    file = configuration(tmp_path, source, to_postgres(destination), sources=[given])
+    publish = "alter publication mine set (publish = '{}')"
+    with running(file, spark) as pipeline:
+
+        def left_out() -> bool:
+            left = collect(pipeline.config)["sources"][0]["left_out"]
+            told = any("the publication does not publish" in table["reason"] for table in left)
+            return told and "public.t" not in pipeline.tables()
+
+        pipeline.until(left_out)
+        source.execute("update t set v = 2", publish.format("insert, update, delete, truncate"))
+        pipeline.until_phase(Phase.READY, "public.t")
+        until_equal(pipeline, source, destination, "t")
+        source.execute(publish.format("insert, update, delete"), "truncate t")
+        pipeline.until(left_out)
+        source.execute(publish.format("insert, update, delete, truncate"), "insert into t values (3, 3)")
+        until_equal(pipeline, source, destination, "t")

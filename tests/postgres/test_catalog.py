@@ -11,11 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.config import TablesConfig
+from penstock.config import SourceConfig, TablesConfig
 from penstock.model import ReplicaIdentity, TableName
 from penstock.postgres import catalog, outline
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection, connect, wait_briefly
+from penstock.postgres.selection import select
 from tests.bed import Database
 
 
@@ -202,6 +203,8 @@ def test_foreign_tables_are_seen_but_not_captured(database: Database, connection
         """
     )
     assert table(connection, "parted").identified, "as far as its changes are in the WAL"
+    source = SourceConfig.model_validate({"name": "source", "dsn": database.dsn})
+    assert select(connection, source).fit == set(), "which is not far enough"
 
 
 def test_names_of_every_sort(database: Database, connection: Connection) -> None:

@@ -78,6 +78,24 @@ def test_it_follows_the_configured_tables(connection: Connection) -> None:
     assert published(connection, 'odd "name') == {B, WEIRD}
 
 
+def test_it_publishes_everything_again_that_somebody_had_it_leave_out(connection: Connection) -> None:
+    """Or that an upgrade from 17 to 18 did."""
+    publication.ensure(connection, "p", [A], create=True)
+    options = ["publish = 'insert'"]
+    if connection.info.server_version >= 180000:
+        options.append("publish_generated_columns = none")
+    for option in options:
+        connection.execute(f"alter publication p set ({option})".encode())
+        told = publication.ensure(connection, "p", [A], create=True)
+        assert told == ["publication p publishes everything again: its options were other ones"]
+        found = publication.describe(connection, "p")
+        assert found is not None
+        assert found.is_whole(connection.info.server_version)
+        assert not found.unpublished
+    assert publication.ensure(connection, "p", [A], create=True) == []
+    assert published(connection) == {A}
+
+
 def test_it_may_be_empty_and_filled_later(connection: Connection) -> None:
     publication.ensure(connection, "p", [], create=True)
     publication.ensure(connection, "p", [A], create=True)

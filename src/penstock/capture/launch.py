@@ -24,6 +24,7 @@ from penstock.model import private
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
+from penstock.postgres.refusals import Refusals
 from penstock.postgres.selection import Selection, select
 from penstock.spool import room
 from penstock.spool.identity import spool_exists
@@ -72,12 +73,20 @@ def prepare(source: SourceConfig) -> list[str]:
         raise explain(error) from None
 
 
-def adjust(connection: Connection, source: SourceConfig, selection: Selection) -> list[str]:
+def adjust(
+    connection: Connection, source: SourceConfig, selection: Selection, refusals: Refusals | None = None
+) -> list[str]:
     """Do the same while a pipeline runs. One table that cannot be followed stops no other; one that lost
     its key is taken out: published, it would refuse its updates."""
-    create = source.replication.create_publication
-    done = publication.ensure(connection, source.publication_name, selection.wanted, create=create)
-    return [*done, *selection.left_out()] if create else done
+    create, existing = source.replication.create_publication, selection.seen.publication
+    refusals = refusals or Refusals()
+    done: list[str] = []
+    if create and existing is not None and (done := publication.complete(connection, existing, refusals)):
+        selection = select(connection, source)  # what can be followed hangs on what is published
+    done += publication.ensure(
+        connection, source.publication_name, selection.wanted, create=create, refusals=refusals
+    )
+    return [*dict.fromkeys(done), *selection.left_out()] if create else done
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from penstock.pipeline import table_facts
 from penstock.pipeline.table_facts import Facts, Mark, marks, one_moment, wal_position
 from penstock.postgres import catalog
 from penstock.postgres.connection import Connection
+from penstock.postgres.refusals import Refusals
 from penstock.postgres.selection import Selection, select
 
 
@@ -34,6 +35,7 @@ class Look:
         self._source = source
         self._tell = tell
         self._tables: dict[TableId, Facts] = {}
+        self._refusals = Refusals()
 
     def take(self, connection: Connection) -> PublishedTables:
         """Return the published tables as they are now; where the publication is ours, bring it in step
@@ -41,12 +43,15 @@ class Look:
         begun = wal_position(connection)
         with one_moment(connection):
             selection = select(connection, self._source)
-            in_step = selection.is_published(self._source)
+            self._refusals.see(selection.looks())
+            refused = self._refusals.standing()
+            in_step = selection.is_published(self._source, refused.keys())
             tables = self._described(connection, selection) if in_step else {}
         if in_step:
-            self._tell(selection.left_out() if self._source.replication.create_publication else [])
+            ours = self._source.replication.create_publication
+            self._tell([*refused.values(), *selection.left_out()] if ours else [])
         else:
-            self._tell(launch.adjust(connection, self._source, selection))
+            self._tell(launch.adjust(connection, self._source, selection, self._refusals))
             with one_moment(connection):
                 selection = select(connection, self._source)
                 tables = self._described(connection, selection)
@@ -56,9 +61,9 @@ class Look:
             id: replace(table, begun=begun, lsn=min(table.lsn, lsn) if self._is_same(table) else lsn)
             for id, table in measured.items()
         }
-        ours = self._source.tables.is_ours  # a publication of all tables has them, too
+        is_ours = self._source.tables.is_ours  # a publication of all tables has them, too
         return PublishedTables(
-            {id: table for id, table in self._tables.items() if not ours(table.schema.name)},
+            {id: table for id, table in self._tables.items() if not is_ours(table.schema.name)},
             lsn,
             next((id for id, t in tables.items() if selection.recorded and t.schema.name == HISTORY), None),
         )

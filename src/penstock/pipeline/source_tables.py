@@ -26,7 +26,7 @@ from penstock.model.errors import ConnectionFailed, PenstockError, to_dict
 from penstock.model.schema import NO_TABLE
 from penstock.pipeline.status import PAUSED
 from penstock.pipeline.table_states import KIND
-from penstock.postgres import estimates, outline
+from penstock.postgres import estimates, obstacle, outline
 from penstock.postgres.catalog import TableKind
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.postgres.outline import Outline, Outlines
@@ -94,7 +94,7 @@ class SourceCatalog:
             table.id: Detail(
                 _not_logged(table)
                 if table.id == NO_TABLE or not table.logged
-                else outline.unfit(seen, table, shapes, self.source.tables),
+                else obstacle.unfit(seen, table, shapes, self.source.tables),
                 estimates.together(known[leaf] for leaf in leaves[table.id] if leaf in known),
             )
             for table in tables

@@ -18,7 +18,7 @@ import psycopg
 from penstock.capture.schemas import described, schema_of
 from penstock.config import SourceConfig
 from penstock.model import ZERO, Lsn, ReplicaIdentity, TableId, TableName, TableSchema
-from penstock.postgres import catalog, outline, publication
+from penstock.postgres import catalog, obstacle, outline, publication
 from penstock.postgres.catalog import LEAVES
 from penstock.postgres.connection import Connection, connect, explain
 from penstock.postgres.outline import Outlines, TableShape
@@ -101,7 +101,8 @@ class Mark:
 
 
 def marks(seen: Outlines, shapes: Mapping[TableId, TableShape]) -> dict[TableId, Mark]:
-    """Return the marks of the published tables; `shapes` has theirs."""
+    """Return the marks of the published tables that can be followed; `shapes` has theirs, and those of their
+    leaves."""
     generated = seen.publication is not None and seen.publication.generated_columns
     return {
         id: Mark(
@@ -115,8 +116,8 @@ def marks(seen: Outlines, shapes: Mapping[TableId, TableShape]) -> dict[TableId,
             types=seen.types,
         )
         for id, member in seen.published().items()
-        if id in shapes
         for table in [seen.tables[id]]
+        if id in shapes and obstacle.gap(seen, table, shapes) is None
     }
 
 
@@ -129,11 +130,13 @@ def one_moment(connection: Connection) -> Iterator[None]:
 
 
 def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
-    """Return the facts of a table of a publication, with its size; None if it is not published."""
+    """Return the facts of a table of a publication, with its size; None if it is not published, or what is
+    does not tell everything."""
     begun = wal_position(connection)
     with one_moment(connection):
         seen = outline.look(connection, name, only=table)
-        mark = marks(seen, outline.shapes(connection, [table])).get(table)
+        parts = [leaf.id for each in seen.tables.values() if each.id == table for leaf in seen.leaves(each)]
+        mark = marks(seen, outline.shapes(connection, {table, *parts})).get(table)
         facts = describe(connection, name, {table: mark} if mark is not None else {})
     if table not in facts:
         return None

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId, TableName
@@ -22,7 +23,7 @@ from penstock.model.errors import TableBusy
 from penstock.postgres import publication
 from penstock.postgres.catalog import TableKind
 from penstock.postgres.connection import Connection
-from penstock.postgres.identity import IS_DEFERRABLE, is_identity, lack
+from penstock.postgres.identity import IS_DEFERRABLE, is_identity
 from penstock.postgres.publication import Publication
 
 
@@ -43,6 +44,8 @@ class Outline:
     """Its entry in the publication, by name (`pg_publication_rel.oid`)."""
     schema_listed: int | None
     """That of its schema (`pg_publication_namespace.oid`)."""
+    listed_columns: frozenset[int] | None = None
+    """By number, where it is published with a list of columns."""
 
     @property
     def logged(self) -> bool:
@@ -61,6 +64,12 @@ class TableShape:
     """Whether it has a primary key that does not count for that."""
     mark: str
     """Another one when a column or an index changed."""
+    key: frozenset[int]
+    """The columns of its replica identity's index, by number."""
+    stored: frozenset[int]
+    """Its stored generated columns."""
+    virtual: bool
+    """Whether it has generated columns that are not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,15 @@ class Outlines:
     parts: Mapping[TableId, list[Outline]]
     types: str
     """Another one when a value of some type of users' prints otherwise than before."""
+    version: int
+    """The server's."""
+
+    @property
+    def sends_stored(self) -> bool:
+        """Whether stored generated columns are published, or will be where we make the publication."""
+        if self.publication is None:
+            return self.version >= 180000
+        return self.publication.generated_columns
 
     def ancestors(self, table: Outline) -> Iterator[Outline]:
         """The partitioned tables that it is a part of, the nearest first."""
@@ -161,19 +179,7 @@ def look(connection: Connection, name: str, only: TableId | None = None) -> Outl
         statement += _FAMILY
     values = {"publication": existing.id if existing else None, "table": only}
     rows = connection.execute(statement.encode(), values, binary=True).fetchall()
-    tables = {
-        TableId(row[0]): Outline(
-            TableId(row[0]),
-            TableName(row[1], row[2]),
-            TableKind(row[3]),
-            row[4],
-            ReplicaIdentity(row[5]),
-            row[6],
-            None if row[7] is None else TableId(row[7]),
-            *row[8:],
-        )
-        for row in rows
-    }
+    tables = {TableId(row[0]): _outline(row) for row in rows}
     if len(tables) < len(rows):  # beside ALTERs servers have shown two rows of pg_class for one table
         raise TableBusy("the catalog has a table twice")
     parts: dict[TableId, list[Outline]] = defaultdict(list)
@@ -181,40 +187,41 @@ def look(connection: Connection, name: str, only: TableId | None = None) -> Outl
         if table.parent is not None:
             parts[table.parent].append(table)
     (types,) = connection.execute(_TYPES).fetchone() or ("",)
-    return Outlines(existing, tables, parts, types)
+    return Outlines(existing, tables, parts, types, connection.info.server_version)
+
+
+def _outline(row: tuple[Any, ...]) -> Outline:
+    id, schema, name, kind, unlogged, identity, file, parent, attached, listed, schema_listed, columns = row
+    return Outline(
+        TableId(id),
+        TableName(schema, name),
+        TableKind(kind),
+        unlogged,
+        ReplicaIdentity(identity),
+        file,
+        None if parent is None else TableId(parent),
+        attached,
+        listed,
+        schema_listed,
+        None if columns is None else frozenset(columns),
+    )
 
 
 def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, TableShape]:
     """Return the shapes of those of the tables that exist."""
     rows = connection.execute(_SHAPES.encode(), (list(tables),), binary=True)
-    return {TableId(row[0]): TableShape(*row[1:]) for row in rows}
-
-
-def unfit(
-    outlines: Outlines, table: Outline, shapes: Mapping[TableId, TableShape], selection: TablesConfig
-) -> str | None:
-    """Return why a table cannot be followed, if so, and the remedy. Whoever may create tables may create
-    such a one: it is no reason to refuse the others. `shapes` has the table's own and those of its leaves."""
-    own = shapes.get(table.id)
-    if own is None or not own.columns:
-        return "it has no columns. Add one, or exclude it"
-    for leaf in outlines.leaves(table):
-        which = "" if leaf is table else f"of its partition {leaf.name}: "
-        shape = shapes.get(leaf.id)
-        if leaf.unlogged:
-            return f"{which}it is unlogged. Run `alter table … set logged`, or exclude the table"
-        if leaf.kind is TableKind.FOREIGN or not selection.require_primary_key:
-            continue
-        if leaf.identity is not ReplicaIdentity.FULL and not (shape and shape.identified):
-            why, remedy = lack(leaf.identity, deferrable=bool(shape and shape.deferrable))
-            return f"{which}{why}. {remedy}; or exclude it"
-    return None
+    return {
+        TableId(id): TableShape(
+            columns, identified, deferrable, mark, frozenset(key or ()), frozenset(stored or ()), virtual
+        )
+        for id, columns, identified, deferrable, mark, key, stored, virtual in rows
+    }
 
 
 _TABLES = """
     select c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'u',
            c.relreplident::text, c.relfilenode::int8, i.inhparent::int8, coalesce(i.xmin::text, ''),
-           r.oid::int8, {schema_listed}
+           r.oid::int8, {schema_listed}, {listed_columns}
     from pg_class c
     join pg_namespace n on n.oid = c.relnamespace
     left join pg_inherits i on i.inhrelid = c.oid and c.relispartition and not i.inhdetachpending
@@ -224,9 +231,10 @@ _TABLES = """
 """
 _TABLES_15 = _TABLES.format(
     schema_listed="s.oid::int8",
+    listed_columns="r.prattrs::int2[]",
     schemas="left join pg_publication_namespace s on s.pnnspid = n.oid and s.pnpubid = %(publication)s",
 )
-_TABLES_14 = _TABLES.format(schema_listed="null::int8", schemas="")
+_TABLES_14 = _TABLES.format(schema_listed="null::int8", listed_columns="null::int2[]", schemas="")
 _FAMILY = """
       and c.oid in (
           with recursive above (oid) as (
@@ -250,10 +258,11 @@ _TYPES = """
 # Everything that `pipeline/table_facts.py` reads of columns and indexes is in the mark.
 _SHAPES = """
     select c.oid::int8, a.columns, coalesce(i.identified, false), coalesce(i.deferrable, false),
-           concat(c.relnatts, '/', a.mark, '/', i.mark)
+           concat(c.relnatts, '/', a.mark, '/', i.mark), i.key, a.stored, coalesce(a.virtual, false)
     from pg_class c
     cross join lateral (
-        select count(*) as columns,
+        select count(*) as columns, bool_or(a.attgenerated = 'v') as virtual,
+               array_agg(a.attnum) filter (where a.attgenerated = 's') as stored,
                sum(hash_record_extended(row(a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated,
                                             a.atthasmissing, a.xmin::text), 0)) as mark
         from pg_attribute a
@@ -261,6 +270,7 @@ _SHAPES = """
     ) a
     cross join lateral (
         select bool_or({is_identity}) as identified, bool_or({is_deferrable}) as deferrable,
+               max((i.indkey::int2[])[0:i.indnkeyatts - 1]) filter (where {is_identity}) as key,
                sum(hash_record_extended(row(i.indexrelid, i.indkey::int2[], i.indnkeyatts, i.indisprimary,
                                             i.indisreplident, i.indisvalid, i.indislive, i.indimmediate),
                                         0)) as mark

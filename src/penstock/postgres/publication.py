@@ -21,6 +21,7 @@ from penstock.model import TableId, TableName
 from penstock.model.errors import AccessDenied, ConnectionFailed, NotReady, PublicationMissing
 from penstock.postgres.connection import Connection, explain
 from penstock.postgres.ownership import is_trusted
+from penstock.postgres.refusals import Refusals
 
 MARK = "managed by penstock"
 
@@ -29,6 +30,9 @@ REMEDY = (
     "or let their owner make the publication and set create_publication: false; "
     "`penstock grant` prints the SQL for both"
 )
+
+ACTIONS = ("insert", "update", "delete", "truncate")
+SET_ALL = f"Run `alter publication … set (publish = '{', '.join(ACTIONS)}')`"
 
 _LOCKED = "somebody holds a lock on it. It is tried again"
 _PATIENCE = 2
@@ -52,6 +56,19 @@ class Publication:
     """Whether its owner is the pipeline's role, or one above it."""
     written: str
     """The transaction that made it or last changed what it publishes, if not of which tables."""
+
+    @property
+    def unpublished(self) -> tuple[str, ...]:
+        """The actions that it leaves out."""
+        return tuple(action for action in ACTIONS if action not in self.actions)
+
+    @property
+    def is_ours_to_alter(self) -> bool:
+        return self.ours and not self.all_tables
+
+    def is_whole(self, version: int) -> bool:
+        """Whether it publishes all that one of ours does on a server of this version."""
+        return not self.unpublished and (self.generated_columns or version < 180000)
 
     def refuse_if_a_strangers(self) -> None:
         if not self.trusted:
@@ -174,9 +191,10 @@ def ensure(
     *,
     create: bool,
     via_partition_root: bool = True,
+    refusals: Refusals | None = None,
 ) -> list[str]:
-    """Make the publication, or bring its tables in step; return what was done, in sentences."""
-    wanted = set(tables)
+    """Make the publication, or bring its tables and options in step; return what was done, in sentences."""
+    wanted, refusals = set(tables), refusals or Refusals()
     existing = describe(connection, name)
     if existing is None and not create:
         raise PublicationMissing("the publication does not exist", publication=name)
@@ -190,16 +208,33 @@ def ensure(
         return [f"publication {name} is used as it is: it is for all tables"]
     try:
         if existing is not None:
-            return _adjust(connection, name, wanted)
+            completed = complete(connection, existing, refusals)
+            return [*completed, *_adjust(connection, name, wanted, refusals)]
         with connection.transaction():
             _create(connection, name, via_partition_root)
-        added, left = _alter(connection, name, "add", wanted)
-        return [f"created publication {name} (tables: {len(added)})", *_left_out(left)]
+        added, left = _alter(connection, name, "add", wanted, refusals)
+        return [f"created publication {name} (tables: {len(added)})", *left]
     except psycopg.Error as error:
         explained = explain(error)
         if isinstance(explained, AccessDenied):
             explained = AccessDenied(explained.reason, remedy=REMEDY)
         raise explained.at(publication=name) from None
+
+
+def complete(connection: Connection, existing: Publication, refusals: Refusals) -> list[str]:
+    """Have one of ours publish again what somebody, or an upgrade of the server, had it leave out."""
+    if not existing.is_ours_to_alter or existing.is_whole(connection.info.server_version):
+        return []
+    if existing.name in refusals.standing():
+        return [refusals.standing()[existing.name]]
+    publication = sql.Identifier(existing.name)
+    statement = sql.SQL("alter publication {} set ({})").format(publication, _options(connection))
+    why = _refusal(connection, statement)
+    if why is None:
+        return [f"publication {existing.name} publishes everything again: its options were other ones"]
+    sentence = f"publication {existing.name} does not publish everything: {why}"
+    refusals.note(existing.name, sentence)
+    return [sentence]
 
 
 def drop(connection: Connection, name: str) -> bool:
@@ -212,20 +247,23 @@ def drop(connection: Connection, name: str) -> bool:
 
 
 def _create(connection: Connection, name: str, via_partition_root: bool) -> None:
-    parameters = [
-        sql.SQL("publish = 'insert, update, delete, truncate'"),
-        sql.SQL("publish_via_partition_root = {}").format(sql.Literal(via_partition_root)),
-    ]
-    if connection.info.server_version >= 180000:
-        parameters.append(sql.SQL("publish_generated_columns = stored"))
     publication = sql.Identifier(name)
     connection.execute(
-        sql.SQL("create publication {} with ({})").format(publication, sql.SQL(", ").join(parameters))
+        sql.SQL("create publication {} with ({}, publish_via_partition_root = {})").format(
+            publication, _options(connection), sql.Literal(via_partition_root)
+        )
     )
     connection.execute(sql.SQL("comment on publication {} is {}").format(publication, sql.Literal(MARK)))
 
 
-def _adjust(connection: Connection, name: str, wanted: set[TableName]) -> list[str]:
+def _options(connection: Connection) -> sql.Composed:
+    options = sql.SQL("publish = {}").format(sql.Literal(", ".join(ACTIONS)))
+    if connection.info.server_version < 180000:
+        return options
+    return options + sql.SQL(", publish_generated_columns = stored")
+
+
+def _adjust(connection: Connection, name: str, wanted: set[TableName], refusals: Refusals) -> list[str]:
     rows = connection.execute(
         """
         select n.nspname, c.relname
@@ -238,50 +276,51 @@ def _adjust(connection: Connection, name: str, wanted: set[TableName]) -> list[s
         (name,),
     )
     present = {TableName(*row) for row in rows}
-    added, left = _alter(connection, name, "add", wanted - present)
-    removed, kept = _alter(connection, name, "drop", present - wanted)
+    added, left = _alter(connection, name, "add", wanted - present, refusals)
+    removed, kept = _alter(connection, name, "drop", present - wanted, refusals)
     changes = ((added, "added to"), (removed, "removed from"))
     done = [
         f"{', '.join(map(str, sorted(names)))} {how} publication {name}" for names, how in changes if names
     ]
-    return [
-        *done,
-        *_left_out(left),
-        *(f"{table} stays in publication {name}: {why}" for table, why in sorted(kept.items())),
-    ]
-
-
-def _left_out(left: dict[TableName, str]) -> list[str]:
-    return [f"{table} is left out: {why}" for table, why in sorted(left.items())]
+    return [*done, *left, *kept]
 
 
 def _alter(
-    connection: Connection, name: str, verb: str, tables: set[TableName]
-) -> tuple[set[TableName], dict[TableName, str]]:
-    """Return which tables were added (or dropped), and why others were not. All at once, or each where one
-    of them is refused; what is left out is tried again at the next look."""
-    left = _busy(connection, tables) if tables else {}
-    free = tables - left.keys()
-    if not free or _change(connection, name, verb, free) is None:
-        return free, left
-    waited = 0
-    for table in sorted(free, key=lambda _: random.random()):  # in any order: no table is always the last
-        why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
-        if why is not None:
-            left[table] = why
-            waited += why == _LOCKED
-    return tables - left.keys(), left
+    connection: Connection, name: str, verb: str, tables: set[TableName], refusals: Refusals
+) -> tuple[set[TableName], list[str]]:
+    """Return which tables were added (or dropped), and why others were not, in sentences. All at once, or
+    each where one of them is refused. What is locked is tried again at the next look, what was refused for
+    another reason later."""
+    standing = {table: why for table, why in refusals.standing().items() if table in tables}
+    left = _busy(connection, tables - standing.keys()) if tables - standing.keys() else {}
+    free = tables - standing.keys() - left.keys()
+    if free and _change(connection, name, verb, free) is not None:
+        waited = 0
+        for table in sorted(free, key=lambda _: random.random()):  # in any order: none is always the last
+            why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
+            if why is not None:
+                left[table] = why
+                waited += why == _LOCKED
+    outcome = "is left out" if verb == "add" else f"stays in publication {name}"
+    sentences = {table: f"{table} {outcome}: {why}" for table, why in left.items()}
+    for table, why in left.items():
+        if why != _LOCKED:
+            refusals.note(table, sentences[table])
+    told = sorted({**sentences, **{table: standing[table] for table in tables & standing.keys()}}.items())
+    return tables - left.keys() - standing.keys(), [sentence for _, sentence in told]
 
 
 def _change(connection: Connection, name: str, verb: str, tables: set[TableName]) -> str | None:
-    """Change the publication; return the reason if it was refused."""
+    """Change which tables are published; return the reason if it was refused."""
+    statement = sql.SQL("alter publication {} {} table {}")
+    return _refusal(connection, statement.format(sql.Identifier(name), sql.SQL(verb), _listed(tables)))
+
+
+def _refusal(connection: Connection, statement: sql.Composed) -> str | None:
+    """Execute the statement; return the reason if it was refused."""
     try:
         with connection.transaction():
-            connection.execute(
-                sql.SQL("alter publication {} {} table {}").format(
-                    sql.Identifier(name), sql.SQL(verb), _listed(tables)
-                )
-            )
+            connection.execute(statement)
     except psycopg.Error as error:
         failure = explain(error)
         if connection.closed or isinstance(failure, ConnectionFailed):
