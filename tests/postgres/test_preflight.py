@@ -15,7 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from penstock.capture.spool_identity import own
 from penstock.config import SourceConfig
 from penstock.embedded.postgres import PostgresServer
-from penstock.model import Lsn, Reached, filesystem
+from penstock.model import Lsn, Reached, TableName, filesystem
 from penstock.model.errors import NotReady
 from penstock.postgres import preflight, publication, slot, timeline
 from penstock.postgres.connection import connect, replication_conninfo
@@ -218,16 +218,17 @@ def test_the_publication_as_it_is_found(shop: Database, tmp_path: Path) -> None:
     shop.execute("create table orders (id int primary key)")
     as_it_is = {"replication": {"create_publication": False}}
     assert outcomes(checks(shop.dsn, tmp_path, **as_it_is))["publication"] == "failure"
-    shop.execute(f"create publication {name} for table users with (publish = 'insert')")
+    shop.execute(f"create publication {name} for table users")
     for more in ({}, as_it_is):
         found = checks(shop.dsn, tmp_path, **more)["publication"]
         assert found.outcome == "warning"
         assert "lacks public.orders" in found.detail
     only = {"tables": {"include": ["users"]}}
-    assert (
-        "does not publish delete, truncate, update"
-        in checks(shop.dsn, tmp_path, **only)["publication"].detail
-    )
+    shop.execute(f"alter publication {name} set (publish = 'insert')")
+    found = checks(shop.dsn, tmp_path, **only)["publication"]
+    assert found.outcome == "failure"
+    assert "does not publish delete, truncate, update: no table can be followed" in found.detail
+    shop.execute(f"alter publication {name} set (publish = 'insert, update, delete, truncate')")
     none = {"tables": {"include": ["orders"]}}
     assert checks(shop.dsn, tmp_path, **none)["publication"].outcome == "failure"
     shop.execute(f"drop publication {name}", f"create publication {name} for all tables")
@@ -240,6 +241,13 @@ def test_our_own_publication_will_be_adjusted(shop: Database, tmp_path: Path) ->
     found = checks(shop.dsn, tmp_path)["publication"]
     assert found.outcome == "ok"
     assert found.detail.endswith("will be adjusted: public.users added")
+    with connect(shop.dsn) as connection:
+        publication.ensure(connection, slot_name(shop.dsn), [TableName("public", "users")], create=True)
+    assert "will be adjusted" not in checks(shop.dsn, tmp_path)["publication"].detail
+    shop.execute(f"alter publication {slot_name(shop.dsn)} set (publish = 'insert')")
+    found = checks(shop.dsn, tmp_path)["publication"]
+    assert found.outcome == "ok"
+    assert found.detail.endswith("will be adjusted: its options set back")
 
 
 def test_the_slot_as_it_is_found(shop: Database, tmp_path: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.config import TablesConfig
-from penstock.model import TableName
-from penstock.postgres import catalog
+from penstock.model import TableId, TableName
+from penstock.postgres import catalog, obstacle, outline
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection
-from penstock.postgres.identity import lack
+from penstock.postgres.outline import Outlines, TableShape
+
+NO_PUBLICATION = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +28,24 @@ def survey(connection: Connection) -> list[SurveyedTable]:
     """Return every table but the system's and our own, by name; a partition comes with the whole table."""
     tables = catalog.matching(connection, TablesConfig())
     names = {table.name for table in tables}
-    whole = (table for table in tables if names.isdisjoint(table.ancestors))
-    return [SurveyedTable(table.name, table.bytes, *_obstacle(table)) for table in whole]
+    whole = [table for table in tables if names.isdisjoint(table.ancestors)]
+    seen = outline.look(connection, NO_PUBLICATION)
+    parts = {table.id: seen.leaves(seen.tables[table.id]) for table in whole if table.id in seen.tables}
+    shapes = outline.shapes(connection, {*parts, *(leaf.id for leaves in parts.values() for leaf in leaves)})
+    return [
+        SurveyedTable(table.name, table.bytes, *_obstacle(table, seen, shapes))
+        for table in whole
+        if table.id in shapes
+    ]
 
 
-def _obstacle(table: Table) -> tuple[str | None, str]:
+def _obstacle(table: Table, seen: Outlines, shapes: Mapping[TableId, TableShape]) -> tuple[str | None, str]:
     if table.kind is TableKind.FOREIGN:
         return "it is a foreign table, whose changes are not in the WAL", "Capture it where it is"
     if table.unlogged:
         return "it is unlogged: its changes are not in the WAL", "Run `alter table … set logged`"
-    if not table.identified:
-        return lack(table.identity, deferrable=table.deferrable)
+    if found := obstacle.obstacle(seen, seen.tables[table.id], shapes):
+        return found
     if table.row_security_applies:
         return (
             "row level security hides rows of it from this role",

@@ -74,11 +74,11 @@ def _existing(now: Situation, existing: publications.Publication) -> Check:
         except NotReady as error:
             return failure("publication", error.reason, error.remedy)
     held = _Held.of(now, existing)
-    if now.makes_publication and (held.missing or held.beyond):
+    if now.makes_publication and (held.missing or held.beyond or not held.is_whole(now)):
         return _adjusted(now, held)
     return (
-        _lacking(now, held)
-        or _silent(existing)
+        _silent(existing)
+        or _lacking(now, held)
         or _beyond(held)
         or _without_history(now, held)
         or _good(held)
@@ -109,10 +109,14 @@ class _Held:
             {name for name in strange if not now.source.tables.is_ours(name)},
         )
 
+    def is_whole(self, now: Situation) -> bool:
+        return self.publication.all_tables or self.publication.is_whole(now.version)
+
 
 def _adjusted(now: Situation, held: _Held) -> Check:
     changes = ((some(table.name for table in held.missing), "added"), (some(held.beyond), "removed"))
-    summary = ", ".join(f"{names} {verb}" for names, verb in changes if names)
+    parts = [f"{names} {verb}" for names, verb in changes if names]
+    summary = ", ".join(parts if held.is_whole(now) else [*parts, "its options set back"])
     detail = f"{held.publication.name} will be adjusted: {summary}"
     return _owns(now, [table.id for table in held.missing], detail) or ok("publication", detail)
 
@@ -129,13 +133,12 @@ def _lacking(now: Situation, held: _Held) -> Check | None:
 
 
 def _silent(existing: publications.Publication) -> Check | None:
-    unpublished = {"insert", "update", "delete", "truncate"} - existing.actions
-    if not unpublished:
+    if not existing.unpublished:
         return None
-    return warning(
+    return failure(
         "publication",
-        f"{existing.name} does not publish {some(unpublished)}",
-        "Run: alter publication … set (publish = 'insert, update, delete, truncate')",
+        f"{existing.name} does not publish {some(existing.unpublished)}: no table can be followed by it",
+        publications.SET_ALL,
     )
 
 

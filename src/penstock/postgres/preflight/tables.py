@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from penstock.postgres import obstacle
 from penstock.postgres.catalog import TableKind
 from penstock.postgres.identity import lack
 from penstock.postgres.preflight.check import (
@@ -14,6 +17,7 @@ from penstock.postgres.preflight.check import (
     some,
     warning,
 )
+from penstock.postgres.selection import select
 
 
 def matched(now: Situation) -> Check:
@@ -65,6 +69,24 @@ def identity(now: Situation) -> Check | None:
             remedy,
         )
     return warning("replica identity", f"{detail}; once published, only inserts are possible", remedy)
+
+
+def obstacles(now: Situation) -> Check | None:
+    """What else keeps tables from being followed: they are left out."""
+    if not now.makes_publication and now.publication is not None and now.publication.unpublished:
+        return None  # all of them, and the publication's check has told it
+    selection = select(now.connection, now.source)
+    ours = now.makes_publication  # it will publish what is to be published
+    seen = replace(selection.seen, publication=None) if ours else selection.seen
+    remedies: dict[str, None] = {}
+    details: list[str] = []
+    for table in seen.captured(now.source.tables):
+        if found := obstacle.obstacle(seen, table, selection.shapes, needs_identity=False):
+            details.append(f"{table.name}: {found[0]}")
+            remedies[found[1]] = None
+    if not details:
+        return None
+    return warning("left out", "; ".join(details), ". ".join(remedies) + "; or exclude them")
 
 
 def _changed(now: Situation) -> set[int]:
@@ -157,6 +179,7 @@ CHECKS: tuple[CheckFunction, ...] = (
     matched,
     not_logged,
     identity,
+    obstacles,
     row_security,
     privileges,
     generated_columns,
