@@ -193,3 +193,47 @@ def test_a_table_whose_updates_would_fail_is_not_published(
     run_by_dba(database, granted(file, "--role", "grant_cdc"))
     assert database.query("select tablename from pg_publication_tables") == [("kept",)]
     database.execute("drop owned by grant_cdc", "drop role grant_cdc")
+
+
+def test_what_is_published_by_the_script_tells_all_of_which_row_is_meant(
+    database: Database, tmp_path: Path
+) -> None:
+    """And is not refused by the server, also where a publication without generated columns is there."""
+    modern = database.query("show server_version_num")[0][0] >= "180000"
+    stored = "g int generated always as (id) stored"
+    database.execute(
+        "create table plain (id int primary key)",
+        f"create table kept (id int primary key, x int, {stored})",
+        f"create table whole (id int, x int, {stored}); alter table whole replica identity full",
+        f"create table composed (id int, x int, {stored}, primary key (id, g))",
+        "create extension file_fdw; create server files foreign data wrapper file_fdw",
+        "create table parted (id int) partition by range (id)",
+        "create foreign table far partition of parted for values from (0) to (9)"
+        " server files options (filename '/dev/null')",
+        "drop role if exists grant_cdc",
+    )
+    if modern:
+        database.execute(
+            "create table v (id int, x int, v int generated always as (id))",
+            "alter table v replica identity full",
+        )
+    replication = {"create_publication": False, "publication_name": "p"}
+    file = configuration(tmp_path, database, "grant_cdc", replication=replication)
+
+    def published() -> set[str]:
+        run_by_dba(database, granted(file, "--role", "grant_cdc"))
+        names = {name for (name,) in database.query("select tablename::text from pg_publication_tables")}
+        for name in names - {"plain"}:
+            database.execute(f"insert into {name} (id) values (1); update {name} set x = 2; truncate {name}")
+        return names
+
+    try:
+        always = {"plain", "kept"}
+        assert published() == always | ({"composed", "whole"} if modern else {"whole"})
+        database.execute("drop publication p", "create publication p for table plain")
+        assert published() == (always if modern else always | {"whole"})
+        database.execute("alter publication p set (publish = 'insert')")
+        script = granted(configuration(tmp_path, database, "postgres", replication=replication))
+        assert "p does not publish everything" in script
+    finally:
+        database.execute("drop owned by grant_cdc", "drop role grant_cdc")

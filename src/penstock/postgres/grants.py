@@ -17,7 +17,7 @@ from penstock.config import TablesConfig
 from penstock.config.tables import FORMER_HISTORY, HISTORY, SYSTEM_SCHEMAS, expressions
 from penstock.model import TableName
 from penstock.postgres import recorder
-from penstock.postgres.identity import is_identity
+from penstock.postgres.identity import is_told
 from penstock.postgres.providers import Ways
 from penstock.postgres.script import Script
 
@@ -57,16 +57,18 @@ with matched as (
 select n.nspname as schema, c.relname as name, c.oid in (select oid from captured) as captured,
        c.relrowsecurity as row_security, c.relforcerowsecurity as forced,
        o.rolname as owner, o.rolsuper as of_superuser, s.rolname as schema_owner,
-       not exists (
-           select from pg_class l
-           where (l.oid = c.oid or l.oid in (select t.relid from pg_partition_tree(c.oid) t))
-             and l.relkind = 'r' and l.relreplident <> 'f'
-             and not exists (select from pg_index i where i.indrelid = l.oid
-                             and {is_identity})) as identified
+       leaves.told, leaves.told_without_stored
 from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 join pg_roles o on o.oid = c.relowner
 join pg_roles s on s.oid = n.nspowner
+cross join lateral (
+    select bool_and(l.relkind = 'r' and l.relpersistence = 'p' and {is_told}) as told,
+           bool_and(l.relkind = 'r' and l.relpersistence = 'p' and {is_told_without_stored})
+               as told_without_stored
+    from pg_class l
+    where l.relkind <> 'p' and (l.oid = c.oid or l.oid in (select t.relid from pg_partition_tree(c.oid) t))
+) leaves
 where c.oid in (select oid from captured)
    or c.relkind = 'r' and c.oid in (
           select t.relid from captured p, pg_partition_tree(p.oid) t where t.isleaf)""")
@@ -113,6 +115,13 @@ where n.nspname = {schema} and c.relkind = 'r' and pg_get_userbyid(c.relowner) <
   and {ours}
 order by c.relname""")
 
+# Whether the table can be followed in the publication as it is there, or will be made.
+_FIT = sql.SQL("""\
+coalesce(case when exists (select from pg_publication q
+                           where q.pubname = {publication}
+                             and coalesce(to_jsonb(q) ->> 'pubgencols', '') <> 's')
+         then told_without_stored else told end, true)""")
+
 _PUBLICATION = sql.SQL("""\
 select format('create publication %I for table %s%s with '
                   '(publish = %L, publish_via_partition_root = true%s)',
@@ -120,13 +129,13 @@ select format('create publication %I for table %s%s with '
               {history}, 'insert, update, delete, truncate',
               case when current_setting('server_version_num')::int >= 180000
                    then ', publish_generated_columns = stored' else '' end)
-from chosen where captured and identified
+from chosen where captured and {fit}
 having count(*) > 0 and not exists (select from pg_publication where pubname = {publication})""")
 
 _PUBLISH_MORE = sql.SQL("""\
 select format('alter publication %I add table only %I.%I', {publication}, schema, name)
 from chosen c
-where captured and identified and exists (select from pg_publication where pubname = {publication})
+where captured and {fit} and exists (select from pg_publication where pubname = {publication})
   and not exists (
     select from pg_publication_tables p
     where p.pubname = {publication} and (
@@ -135,10 +144,18 @@ where captured and identified and exists (select from pg_publication where pubna
             select relid from pg_partition_tree(format('%I.%I', c.schema, c.name)::regclass))))
 order by schema, name""")
 
-_UNIDENTIFIED = sql.SQL("""\
-select format('%I.%I is left out: it has no replica identity (a deferrable key is none), and once it is '
-                  'published its updates and deletes fail', schema, name)
-from chosen where captured and not identified order by schema, name""")
+_UNFIT = sql.SQL("""\
+select format('%I.%I is left out: it has no replica identity (a deferrable key is none, nor one with columns '
+                  'that are not published), or a partition that is foreign or unlogged. Once it is published '
+                  'its updates and deletes would fail, or be missed; `penstock check` says why', schema, name)
+from chosen where captured and not {fit} order by schema, name""")
+
+_SILENT = sql.SQL("""\
+select format('Beware: %I does not publish everything, and no table can be followed by it. Run: '
+                  'alter publication %I set (publish = %L)',
+              pubname, pubname, 'insert, update, delete, truncate')
+from pg_publication
+where pubname = {publication} and not (pubinsert and pubupdate and pubdelete and pubtruncate)""")
 
 _PUBLISHED = sql.SQL("""\
 select format('%I is there%s.', pubname, case when puballtables then ', for all tables' else '' end)
@@ -165,7 +182,12 @@ from chosen where of_superuser order by schema, name""")
 
 def chosen(condition: sql.Composable) -> sql.Composable:
     """Return a query of the tables that meet a condition over `c`, the class, and `n`, its namespace."""
-    return _CHOSEN.format(condition=condition, is_identity=sql.SQL(is_identity("l")))
+    stored = "current_setting('server_version_num')::int >= 180000"  # in a publication as it is made here
+    return _CHOSEN.format(
+        condition=condition,
+        is_told=sql.SQL(is_told("l", stored)),
+        is_told_without_stored=sql.SQL(is_told("l", "false")),
+    )
 
 
 def matched(selection: TablesConfig) -> sql.Composable:
@@ -297,9 +319,11 @@ def _published_by_dba(script: Script, needs: SourceNeeds) -> None:
     publication = sql.Literal(needs.publication)
     history = sql.Literal("" if needs.marker is None else f", only {HISTORY}")
     script.remark(_PUBLISHED.format(publication=publication))
-    script.remark(_UNIDENTIFIED)
-    script.run(_PUBLICATION.format(publication=publication, history=history))
-    script.run(_PUBLISH_MORE.format(publication=publication))
+    script.remark(_SILENT.format(publication=publication))
+    fit = _FIT.format(publication=publication)
+    script.remark(_UNFIT.format(fit=fit))
+    script.run(_PUBLICATION.format(publication=publication, history=history, fit=fit))
+    script.run(_PUBLISH_MORE.format(publication=publication, fit=fit))
     if needs.marker is not None:
         script.run(_PUBLISH_HISTORY.format(publication=publication))
 

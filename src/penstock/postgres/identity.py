@@ -18,6 +18,23 @@ def is_identity(table: LiteralString) -> LiteralString:
         and case {table}.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident end)"""
 
 
+def is_told(table: LiteralString, stored: LiteralString) -> LiteralString:
+    """SQL: whether updates and deletes of this row of `pg_class` tell all of which row they mean, and are not
+    refused, in a publication; `stored` says whether that has stored generated columns."""
+    generated = f"""exists (
+            select from pg_attribute g
+            where g.attrelid = {table}.oid and not g.attisdropped and g.attgenerated"""
+    return f"""(case when {table}.relreplident = 'f'
+        then not {generated} = 'v') and ({stored} or {_VERSION} < 180000 or not {generated} = 's'))
+        else exists (
+            select from pg_index i
+            where i.indrelid = {table}.oid and {is_identity(table)}
+              and ({stored} or not {generated} <> ''
+                       and g.attnum = any ((i.indkey::int2[])[0:i.indnkeyatts - 1])))) end)"""
+
+
+_VERSION = "current_setting('server_version_num')::int"
+
 IS_DEFERRABLE = "(i.indisprimary and not i.indimmediate)"
 """SQL: whether the index `i` is a primary key that is no replica identity."""
 
