@@ -13,6 +13,7 @@ import nats as nats_client
 from nats.errors import NoRespondersError
 from pyspark.sql import SparkSession
 
+from penstock.destinations.protocol import Delivery
 from penstock.embedded.nats import USER, NatsServer
 from penstock.model.phases import Phase
 from tests.bed import Database
@@ -20,7 +21,7 @@ from tests.capture.running import eventually
 from tests.changes.made import START, table
 from tests.destinations.given import Given
 from tests.nats.reading import read_all
-from tests.nats.test_pipeline import to_nats
+from tests.nats.test_pipeline import schemas, to_nats
 from tests.nats.test_stopping_tables import delivered, opened
 from tests.pipeline.running import configuration, running
 
@@ -151,4 +152,20 @@ def test_ids_of_several_sources_are_told_apart(
     (message,) = read_all(nats, subject="cdc.users.insert")
     assert message.headers["Nats-Msg-Id"] == message.body["msg_id"]
     assert message.body["msg_id"].startswith("eu-")
+    target.close()
+
+
+def test_tables_of_two_sources_that_have_one_number_are_both_described(
+    spark: SparkSession, database: Database, nats: NatsServer, tmp_path: Path
+) -> None:
+    target = opened(spark, database, nats, tmp_path, ("eu", "us"))
+    other = table(1, "public.others", {"id": "int4"})
+    target.describe("eu", [Delivery("eu", USERS, USERS.name)])
+    target.describe("us", [Delivery("us", other, other.name)])
+    assert {key: document["source"] for key, document in schemas(nats).items()} == {
+        "users": "eu",
+        "others": "us",
+    }
+    target.forget("us", other.id)
+    assert schemas(nats).keys() == {"users"}
     target.close()
