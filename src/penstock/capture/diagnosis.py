@@ -33,6 +33,9 @@ SOMETHING_GONE = ("42704", "55000")
 """undefined_object, object_not_in_prerequisite_state: a slot or a publication that is missing or cannot be
 used. Of a missing publication the server only warns, from PostgreSQL 18 on."""
 
+_STANDBYS = "StandbySlotsHaveCaughtup"
+"""The server's function that warns, and when it shuts down fails, as long as a standby is away that
+`synchronized_standby_slots` names: it has the same state, and the stream goes on once that is back."""
 _PASSING = re.compile(r"40...|53...|57...")
 """Another session was in the way, no room or memory, cancelled."""
 AGAIN = "It is tried again by itself, from the same position"
@@ -49,6 +52,8 @@ class Diagnosis:
     def of(self, error: psycopg.Error, position: Callable[[], Lsn]) -> PenstockError:
         """Return the error as the capture's, whose policy says if to go on; `position`: how far it came."""
         explained, state = explain(error), error.sqlstate or ""
+        if waits_for_standby(error):
+            return ConnectionFailed(explained.reason, remedy=AGAIN)
         if state in SOMETHING_GONE:
             return self._what_is_gone(explained.reason, position())
         if type(explained) not in (PenstockError, ServerBusy):
@@ -90,6 +95,10 @@ class Diagnosis:
             slot=self._spec.slot,
             position=position,
         )
+
+
+def waits_for_standby(error: psycopg.Error) -> bool:
+    return error.diag.source_function == _STANDBYS
 
 
 def check_publication(connection: Connection, name: str) -> None:

@@ -29,7 +29,7 @@ import numpy as np
 import psycopg
 from psycopg import pq
 
-from penstock.capture.diagnosis import SOMETHING_GONE
+from penstock.capture.diagnosis import SOMETHING_GONE, waits_for_standby
 from penstock.capture.runs import MessageRun
 from penstock.model import ZERO, Lsn, Reached
 from penstock.model.errors import ServerSilent
@@ -187,8 +187,9 @@ class Receiver:
     def _notice(self, notice: pq.abc.PGresult) -> None:
         """From 18 on a missing publication is but a warning to the server; to us it is lost changes."""
         state = (notice.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-        if state in SOMETHING_GONE:
-            self._warnings.append(psycopg.errors.error_from_result(notice))
+        warning = psycopg.errors.error_from_result(notice)
+        if state in SOMETHING_GONE and not waits_for_standby(warning):
+            self._warnings.append(warning)
 
 
 def _quoted(text: str, quote: str) -> str:

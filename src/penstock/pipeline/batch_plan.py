@@ -28,6 +28,15 @@ TableWork = tuple[TableChanges, TableState]
 """Changes, and what the table's state is once they are applied."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The changes of a table in a batch, and its state before and after them."""
+
+    changes: TableChanges
+    before: TableState
+    after: TableState
+
+
 @dataclass
 class Changes:
     feed: SourceFeed

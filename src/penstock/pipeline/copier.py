@@ -33,7 +33,7 @@ from penstock.pipeline import table_facts, unseen_changes
 from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
-from penstock.pipeline.table_states import KIND
+from penstock.pipeline.table_states import KIND, TIMELINE
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.exported_snapshot import settle
 from penstock.postgres.snapshot import Snapshot, wait_for_writers
@@ -166,7 +166,7 @@ class Copier:
             target=target,
             version=schema.version,
             total_bytes=facts.bytes,
-            detail=facts.detail() | {KIND: kind},
+            detail=facts.detail() | {KIND: kind, TIMELINE: snapshot.timeline},
         )
         stream.tables.put(state, "copying")
         stream.places.refuse_if_shared(state.target, state.key.table)

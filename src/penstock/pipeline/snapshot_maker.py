@@ -2,12 +2,14 @@
 stream goes on. Nothing of the table's state changes.
 
 A snapshot is as a copy is (`copier.py`), and besides says what it contains, so that whoever has it can tell
-which changes are in it.
+which changes are in it. It is made once the spool has come to where it was taken: if the source fails over to
+a server that has not all of it, the slot is lost then, and consumers are told to begin anew.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,6 +34,8 @@ POOL = "spark.scheduler.pool"
 MOST_WORKERS = 100
 AT_A_LOOK = 20
 """Requests that are answered in one round of the pipeline, which has other things to do."""
+CAPTURE = 60.0
+"""Seconds within which the spool has to come to where a snapshot was taken."""
 
 
 class SnapshotMaker:
@@ -130,6 +134,7 @@ class SnapshotMaker:
                     raise PenstockError("the table is not published any more", table=state.name)
                 if not snapshots.names(request, facts.schema.name):
                     raise PenstockError("the table is being renamed", remedy="Ask again, by its new name")
+                _wait_for_capture(stream, snapshot)
                 schema, detail = stream.changes.learnt(facts), facts.detail()
                 stream.tables.keep_masked(state, schema.name, detail)
                 ranges = snapshot.ranges(
@@ -146,3 +151,14 @@ class SnapshotMaker:
                 return snapshots.make(request, copy, snapshot.visibility, min(delivered, snapshot.lsn))
         except psycopg.Error as error:
             raise explain(error) from None
+
+
+def _wait_for_capture(stream: Stream, snapshot: Snapshot) -> None:
+    until = time.monotonic() + CAPTURE
+    while not stream.tables.is_captured(snapshot.lsn, snapshot.timeline):
+        snapshot.alive()
+        if time.monotonic() >= until or stream.stopping.wait(0.05):
+            raise PenstockError(
+                "capture has not come to where the snapshot was taken",
+                remedy="Ask again; `penstock status` says what the capture waits for",
+            )

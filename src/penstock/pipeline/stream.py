@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -34,7 +34,7 @@ from penstock.model.errors import CopyNeeded, PenstockError, Scope, TablePaused,
 from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
-from penstock.pipeline.batch_plan import Changes
+from penstock.pipeline.batch_plan import Changes, Chosen
 from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.descriptions import Descriptions
 from penstock.pipeline.name_owners import Places
@@ -52,15 +52,6 @@ from penstock.state.store import Store, TableState
 
 TOLD = 5.0
 """Seconds between two notes of an idle stream's progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The changes of a table in a batch, and its state before and after them."""
-
-    changes: TableChanges
-    before: TableState
-    after: TableState
 
 
 class Stream:
@@ -309,6 +300,9 @@ class Stream:
     def _hand_over(self, state: TableState, reached: Lsn) -> None:
         if self.places.is_lost(state):
             self.tables.copy_anew(state, f"another table is called {state.name} now")
+            return
+        if self.tables.is_of_another_timeline(state):
+            self.tables.copy_anew(state, "the source failed over since it was copied")
             return
         owner = self.places.owner(state.target, state.key.table)
         if owner is not None:

@@ -33,6 +33,7 @@ from penstock.model.errors import PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 from penstock.pipeline.table_actions import RELOAD
+from penstock.pipeline.table_states import TIMELINE
 from penstock.postgres import ddl
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
 from penstock.state.store import TableState
@@ -170,6 +171,7 @@ class TableReloads:
             position=position,
             snapshot=None,
             snapshot_lsn=None,
+            detail={**state.detail, TIMELINE: self._stream.tables.timeline},
         )
         self._stream.unfinished.do(
             partial(self._stream.target.hold, self._source, reload.table, position, why),
@@ -180,15 +182,23 @@ class TableReloads:
     def _go_on(self, reload: Reload, state: TableState) -> None:
         """Let the stream hand over a copy that somebody else made, with the changes that are not in it."""
         if state.phase is Phase.FINISHED_COPY and state.snapshot_lsn is None:
+            if self._stream.tables.is_of_another_timeline(state):
+                self._refuse(reload, state, "the source failed over during its export")
+                return
             try:
                 seen = Visibility.parse(reload.snapshot) if reload.snapshot else None
             except ValueError:  # an earlier version took anything
-                self._records.complete(self._source, reload)
-                self._stream.copy_anew(state, "the snapshot of its export is none")
-                self._open = None
+                self._refuse(reload, state, "the snapshot of its export is none")
                 return
-            copied = replace(state, snapshot=seen, snapshot_lsn=self._stream.position)
+            detail = {key: value for key, value in state.detail.items() if key != TIMELINE}
+            copied = replace(state, snapshot=seen, snapshot_lsn=self._stream.position, detail=detail)
             self._stream.tables.put(copied, "it was copied")
+
+    def _refuse(self, reload: Reload, state: TableState, why: str) -> None:
+        """Copy the table ourselves: what somebody else copied cannot be made use of."""
+        self._records.complete(self._source, reload)
+        self._stream.copy_anew(state, why)
+        self._open = None
 
     def _comment(self, table: TableId, work: Callable[[Connection], None]) -> bool:
         """Set the comment; return whether it was done. It wants a lock, which somebody may have for hours (a

@@ -30,6 +30,8 @@ from penstock.state.store import Store, TableKey, TableState
 
 KIND = "kind"
 """In a table's `detail`: as what it was copied. Its target stands beside it."""
+TIMELINE = "timeline"
+"""In a table's `detail`, until its copy is handed over: the server's timeline on which that was made."""
 
 
 class Tables:
@@ -93,6 +95,7 @@ class Tables:
         ready = replace(
             state, position=None, snapshot=None, snapshot_lsn=None, error=None, attempts=0, retry_at=None
         )
+        ready = replace(ready, detail={k: v for k, v in state.detail.items() if k != TIMELINE})
         self.put(replace(ready, phase=Phase.READY), why)
         self.release(state.key.table)
 
@@ -113,6 +116,28 @@ class Tables:
         self._log.info(f"table no longer delivered: {why}", table=str(state.name))
         self._store.remove(state.key)
         self.release(state.key.table)
+
+    def wait(self, table: TableKey, error: PenstockError | None) -> None:
+        """Tell why the copy of a table does not begin yet; None: it does not wait for that any more."""
+        state = self._store.table(table)
+        if state is not None and state.error is None and error is not None:
+            self._log.warning("table waits to be copied", table=str(state.name), why=error.reason)
+        self._store.update(table, partial(_waiting, error))
+
+    def is_captured(self, lsn: Lsn, timeline: int) -> bool:
+        """Whether the spool has all that came before this place on that timeline of the server's."""
+        return self._manifest.position >= lsn and self.timeline in (None, timeline)
+
+    @property
+    def timeline(self) -> int | None:
+        """Return the server's timeline on which the stream is; None: an earlier version read it."""
+        return self._manifest.timeline
+
+    def is_of_another_timeline(self, state: TableState) -> bool:
+        """Whether the stream is on another timeline than the table's copy was made on. What the copy has may
+        then be of a server that is gone: it may have been ahead of the one that was promoted."""
+        made, reached = state.detail.get(TIMELINE), self.timeline
+        return None not in (made, reached) and made != reached
 
     # Holds
 
@@ -235,6 +260,11 @@ def _still_asked_for(state: TableState, stored: TableState) -> TableState:
     if state.phase is Phase.ERRORED:
         asked.pop(PAUSE, None)
     return replace(state, detail={**state.detail, **asked}) if asked else state
+
+
+def _waiting(error: PenstockError | None, state: TableState) -> TableState | None:
+    told = error and error.at(table=state.name)
+    return replace(state, error=told) if state.phase is Phase.INIT else None
 
 
 def to_be_copied(state: TableState) -> TableState:

@@ -105,7 +105,8 @@ class Snapshot:
         """Take the snapshot: the connection's transaction has only locked the table so far."""
         row = _one(
             connection,
-            "select pg_export_snapshot(), pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text",
+            "select pg_export_snapshot(), pg_current_snapshot()::text, lsn::text,"
+            " left(pg_walfile_name(lsn), 8) from pg_current_wal_insert_lsn() lsn",
         )
         self._connection = connection
         self.id = id
@@ -115,6 +116,8 @@ class Snapshot:
         self.visibility = Visibility.parse(row[1])
         self.lsn = Lsn.parse(row[2])
         """Everything that the snapshot contains had committed before."""
+        self.timeline = int(row[3], 16)
+        """On which `lsn` is. On another one there may be other transactions, under the same numbers."""
 
     @classmethod
     def open(cls, conninfo: str, table: TableId) -> Snapshot:
