@@ -17,8 +17,11 @@ from structlog.testing import capture_logs
 
 from penstock.capture.launch import spool_of
 from penstock.config import load
+from penstock.destinations.memory import Memory
 from penstock.model import Lsn
 from penstock.model.errors import PositionGone
+from penstock.model.events import Insert
+from penstock.model.phases import Phase
 from penstock.pipeline import copier, stream
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.postgres.connection import Connection
@@ -30,7 +33,7 @@ from penstock.spark.cdc.shapes import AllTables
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.capture.running import eventually
-from tests.pipeline.running import configuration, running, to_postgres
+from tests.pipeline.running import configuration, contents, running, to_postgres
 
 
 @contextmanager
@@ -167,3 +170,31 @@ def test_nothing_is_kept_for_a_table_that_was_removed_when_its_copy_began(
             pipeline.until(lambda: held in manifest.consumers())
             monkeypatch.setattr(stream, "TOLD", 0.1)
             pipeline.until(lambda: held not in manifest.consumers())
+
+
+def test_a_destination_that_comes_back_is_given_what_came_meanwhile(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """It keeps no position of its own, and the spool has it for somebody else's sake."""
+    source.execute("create table t (id int primary key)")
+    key = tmp_path.name
+    memory = {"name": "m", "type": "python", "class": "penstock.destinations.memory.Memory"}
+    both = to_postgres(destination), memory | {"options": {"key": key}}
+    with running(configuration(tmp_path, source, *both), spark) as pipeline:
+        pipeline.until(lambda: [s.phase for s in pipeline.states()] == [Phase.READY, Phase.READY])
+        source.execute("insert into t values (1)")
+        pipeline.until(lambda: _inserted(key) == ["1"])
+        with closing(Manifest.open(spool_of(pipeline.config, pipeline.config.sources[0]))) as manifest:
+            manifest.register("slow", manifest.retired)
+    with running(configuration(tmp_path, source, to_postgres(destination)), spark) as pipeline:
+        source.execute("insert into t values (2)")
+        pipeline.until(lambda: contents(destination, "t") == ["(1)", "(2)"])
+    with running(configuration(tmp_path, source, *both), spark) as pipeline:
+        source.execute("insert into t values (3)")
+        pipeline.until(lambda: "3" in _inserted(key))
+        assert _inserted(key)[-2:] == ["2", "3"]
+
+
+def _inserted(key: str) -> list[str | None]:
+    events = list(Memory.of(key).events)
+    return [event.table_row[0] for event in events if isinstance(event, Insert) and event.table_row]

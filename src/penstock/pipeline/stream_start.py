@@ -57,11 +57,25 @@ class Beginning:
         if traits.keeps_position and (there is None or there < before):
             self._stream.position = destination_went_back.go_on_from(self._stream, self._manifest, there)
             self._store.set_back(self._source, name, self._stream.position)
+        elif self._is_to_be_rewound():
+            self._stream.position = self._manifest.consumers()[name]
         self._reconcile()
         self._find_gaps(there)
         if self._is_to_be_told(there, is_new=progress is None):
             self._target.begin(self._source, self._stream.position)
         return True
+
+    def _is_to_be_rewound(self) -> bool:
+        """Whether the stream goes back to what was delivered last, where only the store knows that: the
+        destination was not configured for a while, and the spool kept nothing for it. Tables whose next
+        changes are gone are copied anew (`_find_gaps`)."""
+        progress = self._store.progress(self._source, self._name)
+        return (
+            not self._target.traits.keeps_position
+            and progress is not None
+            and progress.position < self._stream.position
+            and self._manifest.rewind(self._name, progress.position)
+        )
 
     def _is_to_be_told(self, there: Lsn | None, *, is_new: bool) -> bool:
         """Whether the destination has to know where the stream goes on. One that keeps no tables may be ahead
