@@ -29,7 +29,7 @@ from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.destinations.postgres import endpoint
 from penstock.model.errors import ConnectionFailed, SpoolUnreachable, StateUnreachable, StorageFailed
-from penstock.pipeline import copier, table_facts
+from penstock.pipeline import awaited_writers, copier, table_facts
 from penstock.pipeline.catalog_look import Look
 from penstock.postgres import ddl, slot
 from penstock.postgres.snapshot import Snapshot
@@ -209,7 +209,7 @@ class Faults:
             (Snapshot, "open", "snapshot taken", connection_fails),
             (Snapshot, "ranges", "ranges read", connection_fails),
             (copier, "connect", "connection made", connection_fails),
-            (copier, "wait_for_writers", "writers waited for", server_fails),
+            (awaited_writers, "writers", "writers waited for", server_fails),
             (ddl, "marked", "comments read", server_fails),
             (Storage, "names", "files listed", storage_fails),
             (Storage, "folders", "folders listed", storage_fails),

@@ -1,73 +1,65 @@
-"""Before a snapshot: whoever wrote to a table that was not published yet is waited for."""
+"""Before a snapshot: who wrote to a table that was not published yet."""
 
 from __future__ import annotations
 
-import threading
-
-from penstock.postgres import snapshot as module
+from penstock.model import TableId
 from penstock.postgres.connection import connect
-from penstock.postgres.snapshot import wait_for_writers
+from penstock.postgres.writers import still, writers
 from tests.bed import Database
-from tests.postgres.reading import beside, oid
+from tests.postgres.reading import oid
 
 
-def test_it_waits_for_those_who_wrote_to_the_table_and_for_nobody_else(database: Database) -> None:
+def test_those_are_found_who_wrote_to_the_table_or_a_partition_and_nobody_else(database: Database) -> None:
     database.execute(
         "create table t (id int) partition by list (id); create table t1 partition of t for values in (1)",
+        "create table u (id int)",
         "create table other (id int)",
     )
-    ended = threading.Event()
-
-    def wait(stop: threading.Event) -> None:
-        with connect(database.dsn) as connection:
-            wait_for_writers(connection, oid(database, "t"), stop)
-        ended.set()
-
-    def busy() -> bool:
-        return not ended.wait(0.3)
-
+    t, u, gone = oid(database, "t"), oid(database, "u"), TableId(1)
     with (
         database.connect() as writer,
         database.connect() as leaf_writer,
         database.connect() as reader,
         database.connect() as elsewhere,
-        database.connect() as later,
+        database.connect() as truncating,
+        connect(database.dsn) as asking,
     ):
         for connection, statement in (
             (writer, "insert into t values (1)"),
             (leaf_writer, "delete from t1"),
             (reader, "select from t for update"),
             (elsewhere, "insert into other values (1)"),
+            (truncating, "truncate u"),
         ):
             connection.execute("begin")
             connection.execute(statement.encode())
-        with beside(wait):
-            assert busy()
-            later.execute("begin")
-            later.execute("insert into t values (1)")
-            writer.execute("commit")
-            assert busy()
-            leaf_writer.execute("rollback")
-            assert ended.wait(5)
-        ended.clear()
-        with beside(wait):
-            assert busy(), "the later writer counts for one who asks now"
-        assert ended.is_set(), "it stops when told to"
-
-
-def test_who_waits_for_writers_asks_less_and_less_often(database: Database) -> None:
-    """A look at the locks holds up everybody who wants one."""
-    database.execute("create table t (id int primary key)")
-    pauses: list[float] = []
-
-    class Stop(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            pauses.append(timeout or 0)
-            return len(pauses) == 20
-
-    with database.connect() as writer, connect(database.dsn) as connection:
+        asking.execute("set lock_timeout = '1ms'")
+        before = writers(asking, [t, u, gone])
+        assert {table: {one.pid for one in found} for table, found in before.items()} == {
+            t: {writer.info.backend_pid, leaf_writer.info.backend_pid},
+            u: {truncating.info.backend_pid},
+            gone: set(),
+        }
+        writer.execute("commit")
         writer.execute("begin")
         writer.execute("insert into t values (1)")
-        wait_for_writers(connection, oid(database, "t"), Stop())
-    assert pauses == sorted(pauses)
-    assert (pauses[0], pauses[-1]) == (module.POLL, module.LONGEST_POLL)
+        (left,) = still(before[t], writers(asking, [t])[t])
+        assert left.pid == leaf_writer.info.backend_pid, "it is another transaction"
+
+
+def test_one_that_was_prepared_is_the_same_and_has_a_name(own_database: Database) -> None:
+    own_database.execute("alter system set max_prepared_transactions = 5")
+    own_database.server.stop()
+    own_database.server.start()
+    own_database.execute("create table t (id int)")
+    t = oid(own_database, "t")
+    with own_database.connect() as writer, connect(own_database.dsn) as asking:
+        writer.execute("begin")
+        writer.execute("insert into t values (1)")
+        before = writers(asking, [t])[t]
+        assert [str(one) for one in before] == [f"process {writer.info.backend_pid}"]
+        writer.execute("prepare transaction 'left behind'")
+        after = still(before, writers(asking, [t])[t])
+        assert [str(one) for one in after] == ["prepared transaction 'left behind'"]
+        own_database.execute("commit prepared 'left behind'")
+        assert still(before, writers(asking, [t])[t]) == set()

@@ -30,13 +30,14 @@ from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.model.text import error_summary
 from penstock.pipeline import table_facts, unseen_changes
+from penstock.pipeline.awaited_writers import AwaitedWriters
 from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
 from penstock.pipeline.table_states import KIND, TIMELINE
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.exported_snapshot import settle
-from penstock.postgres.snapshot import Snapshot, wait_for_writers
+from penstock.postgres.snapshot import Snapshot
 from penstock.state.store import TableKey, TableState
 
 WARM_TASKS = 16
@@ -50,6 +51,7 @@ class Copier:
         self._running: dict[TableKey, Stream] = {}
         self._lock = threading.Lock()
         self._snapshots = SnapshotMaker(config, spark)
+        self._awaited = {source.name: AwaitedWriters(source) for source in config.sources}
         self._log = structlog.get_logger("penstock.pipeline")
 
     def warm_up(self) -> None:
@@ -65,11 +67,15 @@ class Copier:
         for."""
         streams = list(streams)
         self._snapshots.look(streams)
+        due = [(stream, state) for stream in streams for state in stream.tables if state.phase is Phase.INIT]
+        keys = {state.key for _, state in due}
+        for awaited in self._awaited.values():
+            awaited.forget_but(keys)
+            awaited.look()
         waiting = [
             (state.total_bytes, stream, state)
-            for stream in streams
-            for state in stream.tables
-            if state.phase is Phase.INIT and state.key not in self._running
+            for stream, state in due
+            if state.key not in self._running and state.key not in self._awaited[state.key.source]
         ]
         for _, stream, state in sorted(waiting, key=lambda entry: entry[0]):
             with self._lock:
@@ -107,6 +113,8 @@ class Copier:
         """End the workers, when all copies were given up."""
         self._pool.shutdown(wait=True)
         self._snapshots.close()
+        for awaited in self._awaited.values():
+            awaited.close()
 
     def _copy(self, stream: Stream, state: TableState) -> None:
         try:
@@ -141,10 +149,11 @@ class Copier:
                 before = table_facts.gather(connection, stream.feed.source.publication_name, table)
                 if before is None:
                     return
-                if before.member.isdisjoint(_fresh(state)):
-                    wait_for_writers(connection, table, stream.stopping)
-                if stream.stopping.is_set():
-                    return
+                awaited = self._awaited[state.key.source]
+                if before.member.isdisjoint(_fresh(state)) and not awaited.have_ended(
+                    connection, state.key, before.member, position, stream.tables.wait
+                ):
+                    return  # it comes again; others go first
                 with Snapshot.open(conninfo, table) as snapshot:
                     mark(connection)  # flushed: no crash takes back what the snapshot saw, nor its numbers
                     facts = table_facts.gather(connection, stream.feed.source.publication_name, table)

@@ -20,7 +20,6 @@ through and is tried again.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -48,9 +47,6 @@ CHUNK_BYTES = 120_000
 """psycopg cuts what is larger into pieces."""
 BATCH_ROWS = 10_000
 ATTEMPTS = 5
-POLL = 0.05
-LONGEST_POLL = 1.0
-"""Seconds between two looks at the locks, which all sessions share: often at first, then less and less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,21 +248,6 @@ def copy_out(
         return _expect(pgconn.get_result(), pq.ExecStatus.COMMAND_OK).command_tuples or 0
 
 
-def wait_for_writers(connection: Connection, table: TableId, stop: threading.Event) -> None:
-    """Wait until every transaction that has written to the table (or its partitions) so far has ended, or
-    until `stop`. Takes no lock: nobody waits for us.
-
-    Rows that such a transaction wrote before the table was published are not in the stream. Once it has
-    ended, a new snapshot has them.
-    """
-    with explained(table=table):
-        writers = set(connection.execute(_WRITERS, {"table": table}).fetchall())
-        pause = POLL
-        while writers and not stop.wait(pause):
-            pause = min(pause * 1.5, LONGEST_POLL)
-            writers &= set(connection.execute(_WRITERS, {"table": table}).fetchall())
-
-
 def _named(connection: Connection, table: TableId) -> tuple[TableName, bool]:
     row = connection.execute(
         "select n.nspname, c.relname, c.relkind = 'p' from pg_class c"
@@ -341,15 +322,4 @@ _UNLOCKED = sql.SQL("""
         select from pg_locks l
         where l.pid = pg_backend_pid() and l.locktype = 'relation' and l.relation = tree.relid
           and l.mode = 'AccessShareLock' and l.granted)
-""").format(_TREE)
-
-# Every write takes a lock of the first kind; the others stand for TRUNCATE, ALTER and their like. A vacuum
-# (ShareUpdateExclusiveLock) writes no rows. A prepared transaction has no pid.
-_WRITERS = sql.SQL("""
-    select distinct l.virtualtransaction, l.pid
-    from {}
-    join pg_locks l on l.relation = tree.relid
-    where l.locktype = 'relation' and l.granted
-      and l.database = (select oid from pg_database where datname = current_database())
-      and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 """).format(_TREE)
