@@ -75,6 +75,7 @@ def test_changes_and_a_snapshot_arrive(
     assert found[5].body["content"] == b"said"
     assert (answer["status"], answer["snapshot_id"]) == ("queued", meta.body["snapshot_id"])
     assert (meta.body["row_count"], meta.body["batch_count"]) == (302, 4)
+    assert [column["is_nullable"] for column in meta.body["columns"]] == [False, True, True]
     chunks = read_all(nats, "INIT", f"init.snap.users.{meta.body['snapshot_id']}.*")
     rows = {row["id"]: row["name"] for chunk in chunks for row in chunk.body["data"]}
     assert rows == dict(database.query("select id, name from users"))

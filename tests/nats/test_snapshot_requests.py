@@ -34,7 +34,7 @@ def desk(nats: NatsServer) -> Iterator[SnapshotDesk]:
     options = NatsOptions.model_validate({"servers": nats.url, "user": USER, "password": nats.password})
     link = NatsLink.of(options.access())
     link.run(streams.ensured(link, options))
-    schemas = SchemaBucket(link, options.schema_bucket, Encoding.MESSAGE_PACK, {"eu": "port=1"})
+    schemas = SchemaBucket(link, options.schema_bucket, Encoding.MESSAGE_PACK, "shop", {"eu": "port=1"})
     desk = SnapshotDesk(link, options, schemas, workers=Workers(None))  # type: ignore[arg-type]
     desk.asked()
     eventually(lambda: desk._heard_by is not None)
@@ -126,7 +126,7 @@ def test_who_waits_for_no_reply_is_told_in_the_stream(
     """Of wrong names and requests, and of a table that is there no more, though the bucket still has it."""
     monkeypatch.setattr(snapshots, "OTHERS_ANSWER", 0.1)
     users = table(1, "public.users", {"id": "int4"})
-    desk._schemas.version(Delivery("eu", users, users.name))
+    desk._schemas.published(Delivery("eu", users, users.name))
 
     async def ask_plainly() -> None:
         client = await nats_client.connect(nats.url, user=USER, password=nats.password)

@@ -51,6 +51,7 @@ class NatsLink:
         """Whether the user may not subscribe to requests for snapshots."""
         self._client: Client | None = None
         self._hearing: Client | None = None
+        self._is_closing = False
         self._connecting = asyncio.Lock()
         self.listeners: set[Callable[[BaseException], None]] = set()
         """Are told, in the loop, what the server refuses, and that the connection is gone."""
@@ -105,7 +106,8 @@ class NatsLink:
         return (await self.client()).jetstream(timeout=ANSWERING)
 
     async def _connected(self, tell: Callable[[BaseException], None]) -> Client:
-        client = Client()
+        """Connect; `tell` hears what the server refuses, and that the connection has ended, if not by us."""
+        client, has_ended = Client(), False
 
         async def refused(error: Exception) -> None:
             if REQUESTS in str(error):  # who may not hear requests can still publish
@@ -114,7 +116,10 @@ class NatsLink:
                 tell(error)
 
         def end() -> None:
-            tell(ConnectionFailed("the connection to NATS is gone", servers=self.access.shown))
+            nonlocal has_ended
+            if not (has_ended or self._is_closing):
+                tell(ConnectionFailed("the connection to NATS is gone", servers=self.access.shown))
+            has_ended = True
 
         async def gone() -> None:
             end()
@@ -174,6 +179,7 @@ class NatsLink:
             self._loop.close()
 
     async def _closed(self) -> None:
+        self._is_closing = True
         await _let_go(self._client)
         await _let_go(self._hearing)
         others = asyncio.all_tasks() - {asyncio.current_task()}

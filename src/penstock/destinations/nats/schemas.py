@@ -73,9 +73,6 @@ class SchemaBucket:
             for later, version in enumerate(reversed(begun))
         } | {(delivery.id, delivery.table.version): latest}
 
-    def version(self, delivery: Delivery) -> int:
-        return self.published(delivery).version
-
     def published(self, delivery: Delivery, steps: int = 1) -> PublishedSchema:
         """Return what is told of a schema, which is put into the bucket if that has another one."""
         key = delivery.source, delivery.id, delivery.table.version

@@ -209,7 +209,7 @@ class SnapshotDesk:
         """Publish the rows, then what there is to know of them. `position`: everything that committed before
         is in it."""
         delivery = copy.delivery
-        version = self._schemas.version(delivery)
+        schema = self._schemas.published(delivery)
         init = self._link.run(streams.info(self._link, self._options.init_stream))
         assert init is not None
         form = SnapshotForm(
@@ -225,7 +225,7 @@ class SnapshotDesk:
             compressed=self._options.compression == "zstd",
         )
         if form.compressed:
-            form = self._with_dictionary(form, copy, version)
+            form = self._with_dictionary(form, copy, schema.version)
         if copy.rows is not None:
             results = partition_results(copy.rows, partial(make_partition, form))
         else:
@@ -236,7 +236,7 @@ class SnapshotDesk:
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
             results = self._workers.results(make_part, parts, here=small)
         rows = sum(part.rows for part in results)
-        about = documents.schema_document(delivery, version=version) | {
+        about = documents.schema_document(delivery, schema.details, schema.version) | {
             "snapshot_id": request.id,
             "lsn": form.lsn,
             "batch_count": sum(part.chunks for part in results),
@@ -247,6 +247,8 @@ class SnapshotDesk:
             "compression": self._options.compression,
             "encoding": self._options.encoding,
         }
+        if len(documents.packed(about, self._encoding)) + documents.HEADERS > init.largest:
+            about = documents.without_defaults(about)
         self._link.run(self._publish(f"{SNAPSHOTS}.meta.{request.table}", about))
         self.forget(request)
         return rows
