@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
@@ -183,7 +182,7 @@ def test_a_reader_who_keeps_a_truncate_waiting_delays_that_table_alone_and_for_a
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trust, "_WAIT", sql.SQL("set local lock_timeout = '100ms'; "))
+    monkeypatch.setattr(trust, "LONG", "100ms")
     source.execute(
         "create table t (id integer primary key)",
         "create table u (id integer primary key)",
@@ -207,6 +206,31 @@ def test_a_reader_who_keeps_a_truncate_waiting_delays_that_table_alone_and_for_a
             pipeline.until(lambda: pipeline.tables()["public.u"].attempts > 4)
         pipeline.until(lambda: contents(destination, "t") == ["(2)"])
         pipeline.until(lambda: contents(destination, "u") == ["(1,)", "(2,2)"])
+
+
+@pytest.mark.parametrize("consistency", ["batch", pytest.param("table", marks=pytest.mark.slow)])
+def test_who_reads_many_tables_that_are_truncated_delays_no_other(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path, consistency: str
+) -> None:
+    """As a backup of the destination does."""
+    many = [f"t{n}" for n in range(15)]
+    source.execute("create table u (id integer primary key)")
+    source.execute(*(f"create table {t} (id integer primary key); insert into {t} values (1)" for t in many))
+    file = configuration(tmp_path, source, to_postgres(destination, consistency=consistency))
+    with running(file, spark) as pipeline, destination.connect() as reader:
+        pipeline.until_phase(Phase.READY, "public.u", *(f"public.{t}" for t in many))
+        with reader.transaction():
+            for table in many:
+                reader.execute(f"select from {table}".encode())
+            source.execute(f"truncate {', '.join(many)}")
+            pipeline.until(lambda: Phase.ERRORED in {state.phase for state in pipeline.states()})
+            source.execute("insert into u values (1)")
+            pipeline.until(lambda: contents(destination, "u") == ["(1)"], seconds=30)
+            pipeline.until_phase(Phase.ERRORED, *(f"public.{t}" for t in many))
+            source.execute("insert into u values (2)")
+            pipeline.until(lambda: contents(destination, "u") == ["(1)", "(2)"], seconds=30)
+        pipeline.until_phase(Phase.READY, *(f"public.{t}" for t in many))
+        assert [contents(destination, t) for t in many] == [[]] * 15
 
 
 def test_a_second_pipeline_is_refused_and_told_who_runs(

@@ -238,10 +238,10 @@ class Stream:
         self.arrivals.look(self.feed.published)
         if self.reloads is not None:
             self.reloads.settle()
-        reached, now = self.reached(), datetime.now(UTC)
+        reached, due = self.reached(), self.tables.due(datetime.now(UTC))
         self.arrivals.let_go(reached)
         for state in list(self.tables):
-            self._settle_table(state, reached, now)
+            self._settle_table(state, reached, due)
         self.descriptions.tell()
         if time.monotonic() - self._last_note > TOLD:
             self.tables.release_idle()
@@ -249,14 +249,14 @@ class Stream:
             self._last_note = time.monotonic()  # not before: a destination that is away is asked again
         self.transforms.clean_up()
 
-    def _settle_table(self, state: TableState, reached: Lsn, now: datetime) -> None:
+    def _settle_table(self, state: TableState, reached: Lsn, due: Collection[TableId]) -> None:
         if may_begin(state) and (why := self.tables.why_anew(state)):
             if self.reloads is not None:
                 self.reloads.cancel_export(state)
             self.copy_anew(state, why)
         elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
             self._hand_over(state, reached)
-        elif state.phase is Phase.ERRORED and state.retry_at is not None and state.retry_at <= now:
+        elif state.key.table in due:
             self._retry(state, reached)
         elif state.phase.streams and state.detail.get(PAUSE):
             self._pause(state)

@@ -20,7 +20,7 @@ from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.destinations.protocol import Delivery, Kind, TableChanges
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
-from penstock.model.errors import PenstockError
+from penstock.model.errors import DestinationBusy, PenstockError
 from penstock.model.phases import Phase
 from penstock.pipeline.table_actions import PAUSE, RELOAD
 from penstock.pipeline.table_facts import Facts
@@ -89,6 +89,14 @@ class Tables:
             retry_at=retry_at,
         )
         self.put(failed, error.reason)
+
+    def due(self, now: datetime) -> set[TableId]:
+        """Return the tables that are to be tried again. Of those that somebody at the destination keeps busy
+        only the one whose turn has been longest: each takes a moment, and there may be hundreds."""
+        waiting = [(state.retry_at, state) for state in self if state.phase is Phase.ERRORED]
+        due = [(at, state) for at, state in waiting if at is not None and at <= now]
+        busy = [(at, state.key.table) for at, state in due if isinstance(state.error, DestinationBusy)]
+        return {state.key.table for _, state in due} - {table for _, table in sorted(busy)[1:]}
 
     def streams(self, state: TableState, why: str) -> None:
         """Record that the table's changes come with the stream from here on."""

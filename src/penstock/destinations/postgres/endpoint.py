@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.config.tables import matches
 from penstock.destinations.ledger import StreamId
 from penstock.destinations.postgres.session import session
 from penstock.destinations.postgres.table.target_table import TargetTable
-from penstock.destinations.protocol import Delivery
+from penstock.destinations.protocol import Delivery, Stopped
 from penstock.model import TableName
+from penstock.model.errors import DestinationBusy
 from penstock.postgres.connection import Connection
 
 
@@ -29,12 +30,21 @@ class Endpoint:
     """Of the source's tables those that the configuration names, each by itself."""
     beside: tuple[str, ...] = ()
     """The pipeline's other destinations, which may write to the same database."""
+    patient: bool = True
+    """Whether who keeps us from a table is waited for, for longer than a moment."""
 
     def stream(self, source: str) -> StreamId:
         return StreamId(self.pipeline, self.name, source)
 
     def target(self, delivery: Delivery, *, ours: bool = True) -> TargetTable:
-        return TargetTable(delivery, self.source_column, ours=ours, trusted=self.trusted_owners)
+        return TargetTable(
+            delivery, self.source_column, ours=ours, trusted=self.trusted_owners, patient=self.patient
+        )
+
+    def after(self, stopped: Sequence[Stopped]) -> Endpoint:
+        """Return the destination as the next table is to be written, in the same batch as these."""
+        busy = any(isinstance(table.error, DestinationBusy) for table in stopped)
+        return replace(self, patient=False) if busy else self
 
     def names(self, table: TableName) -> bool:
         return any(matches(name, table) for name in self.named)

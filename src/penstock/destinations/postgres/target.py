@@ -20,6 +20,7 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.options import PostgresOptions
+from penstock.destinations.postgres.patience import Patience
 from penstock.destinations.postgres.session import about, close_idle
 from penstock.destinations.postgres.write import tasks
 from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
@@ -55,6 +56,7 @@ class PostgresTarget:
             tuple(name for name in config.tables if not is_for_many(name)),
             tuple(beside),
         )
+        self._patience = Patience(self._endpoint)
         self._by_table = options.consistency == "table"
         self._sources = tuple(sources)
         self._workers: Workers
@@ -96,30 +98,39 @@ class PostgresTarget:
             return table_copy.finish(connection, target, copy.id)
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
-        work = [tasks.Handover(self._endpoint, copy, changes, position)]
-        self._workers.results(tasks.hand_over, work, here=are_few([changes]))
+        self._bring_up(copy, changes, position)
 
     def catch_up(self, changes: TableChanges, position: Lsn) -> None:
-        work = [tasks.Handover(self._endpoint, None, changes, position)]
-        self._workers.results(tasks.hand_over, work, here=are_few([changes]))
+        self._bring_up(None, changes, position)
+
+    def _bring_up(self, copy: str | None, changes: TableChanges, position: Lsn) -> None:
+        work = [tasks.Handover(self._patience.endpoint(), copy, changes, position)]
+        try:
+            self._workers.results(tasks.hand_over, work, here=are_few([changes]))
+        except PenstockError as error:
+            self._patience.note(work[0].endpoint, [error])
+            raise
 
     def write(self, batch: ChangeBatch) -> Sequence[Stopped]:
+        endpoint = self._patience.endpoint()
         stopped: Sequence[Stopped]
         if self._by_table or not batch.tables:
-            stopped = self._write_tables(batch)
+            stopped = self._write_tables(endpoint, batch)
         else:
             changes = replace(batch, spark=None, messages=())
-            work = [tasks.BatchWork(self._endpoint, changes)]
+            work = [tasks.BatchWork(endpoint, changes)]
             here = self._workers.are_local or are_few(batch.tables)
             (stopped,) = self._workers.results(tasks.write_batch, work, here=here)
+        self._patience.note(endpoint, [table.error for table in stopped])
         return stopped
 
-    def _write_tables(self, batch: ChangeBatch) -> Sequence[Stopped]:
-        endpoint = self._endpoint
+    def _write_tables(self, endpoint: Endpoint, batch: ChangeBatch) -> Sequence[Stopped]:
         work = [tasks.TableBatch(endpoint, table, batch.start, batch.end) for table in batch.tables]
-        outcomes = self._workers.results(tasks.write_table, work, here=are_few(batch.tables))
+        here = are_few(batch.tables)
+        parts = [work] if here else [[each] for each in work]
+        stopped = self._workers.results(tasks.write_tables, parts, here=here)
         tasks.move_on(endpoint, batch)
-        return [outcome for outcome in outcomes if outcome is not None]
+        return [table for part in stopped for table in part]
 
     def expect(self, source: str, tables: Mapping[TableId, TableName]) -> None: ...
 

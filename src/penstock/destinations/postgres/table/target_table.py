@@ -41,6 +41,8 @@ class TargetTable:
     """Columns of it that can be given, but not changed (`generated always as identity`)."""
     trusted: tuple[str, ...] = ()
     """Owners of tables and types, besides ourselves and those above us, whose they may be."""
+    patient: bool = True
+    """Whether who keeps us from it is waited for, for longer than a moment."""
 
     @property
     def name(self) -> TableName:

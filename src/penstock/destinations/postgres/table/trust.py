@@ -30,8 +30,9 @@ UNWRITTEN = 0
 
 MARK = "made by penstock"
 
-_WAIT = sql.SQL("set local lock_timeout = '5s'; ")
-"""For a table that somebody else has locked, or reads while it is to be altered: it alone is late then."""
+LONG, SHORT = "5s", "50ms"
+"""How long a table is waited for that somebody else has locked, or reads while it is to be altered: it alone
+is late then. `patience.py` says which it is."""
 
 
 def trusted(owner: str, listed: Sequence[str]) -> sql.Composable:
@@ -60,7 +61,7 @@ def guard(connection: Connection, target: TargetTable, name: TableName | None = 
     name = name or target.name
     cursor = connection.execute(
         sql.SQL("{}{}{}").format(
-            _WAIT,
+            sql.SQL("set local lock_timeout = {}; ").format(sql.Literal(LONG if target.patient else SHORT)),
             sql.SQL("") if not target.ours and _is_foreign(connection, name) else _lock(name),
             _OWNERS.format(
                 schema=sql.Literal(name.schema),

@@ -73,13 +73,25 @@ def write_batch(batch: BatchWork) -> Sequence[Stopped]:
             return stopped_before(known, changes.tables)
         refuse_if_behind(stands, changes.start)
         assert stands is not None
-        writer = TableWriter(connection, endpoint, stands)
-        outcomes = [writer.write(table, known.get(table.delivery.id)) for table in changes.tables]
+        stopped: list[Stopped] = []
+        for table in changes.tables:
+            writer = TableWriter(connection, endpoint.after(stopped), stands)
+            outcome = writer.write(table, known.get(table.delivery.id))
+            stopped += [outcome] if outcome is not None else []
         ledger.move(changes.end, changes.complete_through)
-    return [outcome for outcome in outcomes if outcome is not None]
+    return stopped
 
 
-def write_table(batch: TableBatch) -> Stopped | None:
+def write_tables(batches: Sequence[TableBatch]) -> list[Stopped]:
+    """Write them one after the other, each in a transaction of its own."""
+    stopped: list[Stopped] = []
+    for batch in batches:
+        outcome = _write_table(replace(batch, endpoint=batch.endpoint.after(stopped)))
+        stopped += [outcome] if outcome is not None else []
+    return stopped
+
+
+def _write_table(batch: TableBatch) -> Stopped | None:
     endpoint, source = batch.endpoint, batch.changes.delivery.source
     with endpoint.session() as connection:
         ledger = SqlLedger(connection, endpoint.stream(source))
