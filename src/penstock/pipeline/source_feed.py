@@ -124,7 +124,7 @@ class SourceFeed:
 
     def _forget_removed(self) -> None:
         """Forget destinations that are not in the configuration any more: for them the spool, and the slot,
-        would keep everything for ever. One that comes back under its name is copied anew."""
+        would keep everything for ever. One that comes back under its name misses nothing: `stream_start`."""
         if not self.readable:
             return
         try:
