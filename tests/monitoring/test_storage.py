@@ -23,7 +23,7 @@ from penstock.spool.identity import Identity
 from penstock.spool.manifest import Manifest
 from penstock.spool.segment import Segment
 from tests.bed import Database
-from tests.monitoring.asking import Served, served
+from tests.monitoring.asking import Answer, Served, served
 from tests.monitoring.test_alerts import documented
 from tests.monitoring.test_dashboard import CHROMIUM, opened, url
 from tests.pipeline.running import configuration
@@ -136,6 +136,18 @@ def test_a_registry_that_is_gone_takes_nothing_else_with_it(written: Served, dat
     database.execute("drop schema cdc_registry cascade")
     written.ask.until("/status", lambda a: not a.document["destinations"][0]["files"]["recent"])
     assert written.ask("/status").document["sources"][0]["error"] is None
+
+
+def test_a_registry_that_is_locked_is_a_condition(written: Served, database: Database) -> None:
+    def holds(answer: Answer) -> bool:
+        conditions = {each["name"]: each["ok"] for each in answer.document["conditions"]}
+        return bool(conditions["registry:source"])
+
+    assert holds(written.ask("/ready"))
+    with database.connect() as other, other.transaction():
+        other.execute("lock table cdc_registry.file_log in access exclusive mode")
+        written.ask.until("/ready", lambda answer: not holds(answer))
+    written.ask.until("/ready", holds)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here (Debian: apt install chromium)")

@@ -72,6 +72,9 @@ def _of_source(source: Document) -> Iterator[Condition]:
     )
     if capture["changes"] is None and (state == "active" or source["error"]):
         return  # it is on another machine: that the slot is read tells of it
+    if registry := source.get("registry"):
+        error = registry["error"]
+        yield _failed(f"registry:{name}", error) if error else Condition(f"registry:{name}", True)
     streams = capture["state"] == "streaming"
     if streams or capture["error"] is None:
         yield Condition(

@@ -154,6 +154,7 @@ class _SourceReader:
             "capture": _capture(self._spec.spool),
             "consumers": _consumers(self._config, source),
             "files": {},
+            "registry": None,
         }
 
     def _read(self) -> Document:
@@ -163,7 +164,7 @@ class _SourceReader:
             position = wal_position(connection)
             state = slot.describe(connection, source.slot_name)
             self._look(connection)
-            document["files"] = self._files.look(connection)
+            document |= self._files.look(connection)
         except (PenstockError, psycopg.Error) as error:
             self._disconnect()
             failure = error if isinstance(error, PenstockError) else explain(error)

@@ -14,7 +14,8 @@ from penstock.config import Config
 from penstock.config.destinations import DestinationConfig
 from penstock.destinations.files import recent_files
 from penstock.destinations.files.options import FilesOptions
-from penstock.postgres.connection import Connection
+from penstock.model.errors import to_dict
+from penstock.postgres.connection import Connection, explain
 
 TOTAL = 30.0
 """Seconds between two looks at how many files there are: those ask for the whole registry."""
@@ -35,12 +36,15 @@ class DeliveredFiles:
         self._totals: dict[str, Document] = {}
         self._counted = -TOTAL
 
-    def look(self, connection: Connection) -> dict[str, Document]:
-        """Return them by destination; none if they may not be read, or somebody has them locked."""
+    def look(self, connection: Connection) -> Document:
+        """Return them by destination, and what is wrong with the registries: none of them if these may not be
+        read, or somebody has them locked."""
+        if not self._schemas:
+            return {"files": {}, "registry": None}
         try:
-            return self._looked_at(connection)
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable):
-            return {}
+            return {"files": self._looked_at(connection), "registry": {"error": None}}
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
+            return {"files": {}, "registry": {"error": to_dict(explain(error))}}
 
     def _looked_at(self, connection: Connection) -> dict[str, Document]:
         if time.monotonic() - self._counted >= TOTAL:
