@@ -70,7 +70,8 @@ class ReplicationConfig(Section):
     )
     create_publication: bool = Field(
         default=True,
-        description="Create the publication and keep it in step with `tables`; if false, use it as it is",
+        description="Create the publication and keep it in step with `tables`, its options too; if false, "
+        "use it as it is: it has to publish inserts, updates, deletes and truncates",
     )
     on_slot_lost: Literal["error", "resync"] = Field(
         default="error",
