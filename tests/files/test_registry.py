@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.config import load
+from penstock.destinations.files import unfinished_copies
+from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.target import FilesTarget
-from penstock.model import TableName
+from penstock.model import TableId, TableName
 from penstock.model.phases import Phase
 from tests.bed import Database
 from tests.files.consumer import Consumer, unpacked
@@ -33,6 +36,44 @@ def paths(source: Database, kind: str) -> list[str]:
         "select file_path from cdc_registry.file_log where file_type = %s order by end_lsn", kind
     )
     return [path for (path,) in found]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_folder_is_given_out_once(source: Database, tmp_path: Path, restarted: bool) -> None:
+    """A copy is set aside in it, and is in no registry yet. Another table that had its name meanwhile got the
+    same folder after a commit had failed, or in another process, and lost its files when the copy was given
+    up."""
+    source.execute("create table things (id int primary key)", "create table others (id int primary key)")
+    config = load(configuration(tmp_path, source, to_files(tmp_path)))
+
+    def opened() -> tuple[FilesTarget, SourceRecords]:
+        target = FilesTarget(config, config.destinations[0])
+        target.open(None)  # type: ignore[arg-type]
+        (records,) = target._records.values()
+        records.open()
+        return target, records
+
+    target, records = opened()
+    source.execute(
+        "insert into cdc_registry.file_log (table_name, batch_timestamp, file_path, file_type, start_lsn,"
+        " end_lsn, row_count, file_size_bytes, sha256) values ('public.things', now() + '1 hour', 'there',"
+        " 'streaming', '0/1', '0/2', 1, 1, repeat('0', 64))"
+    )
+
+    def taken() -> str:
+        with records.transaction() as connection:
+            _, folder = target._writer.folders(records, connection).next(connection, THINGS[0])
+            unfinished_copies.begin(connection, records.stream, TableId(len(folders)), folder, folder)
+        return folder
+
+    folders: list[str] = []
+    folders.append(taken())
+    records.close()
+    if restarted:
+        target, records = opened()
+    folders.append(taken())
+    assert folders[1] > folders[0]
+    records.close()
 
 
 @pytest.mark.every_server

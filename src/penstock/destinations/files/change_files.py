@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import chain
 
+from penstock.destinations import copy_records
 from penstock.destinations.files import cleanup, ddl_txt
 from penstock.destinations.files.change_lines import ChangeLines
 from penstock.destinations.files.compression import Compression, Meter
-from penstock.destinations.files.layout import DDL, STREAMING, Layout, next_batch
-from penstock.destinations.files.registry import FileEntry
+from penstock.destinations.files.layout import DDL, STREAMING, Layout
+from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage, Written
 from penstock.destinations.protocol import Run, TableChanges
@@ -81,6 +82,33 @@ class _Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Folders:
+    """Gives each batch and each copy a folder that nobody else has, nor had."""
+
+    source: str
+    layout: Layout
+    registry: Registry
+    set_aside: frozenset[str]
+    """Those of copies that were not handed over, maybe of another table that had this one's name. Whoever
+    gives such a copy up removes its folder."""
+    storage: Storage | None
+    """Where no registry tells, what an earlier process left there."""
+
+    def next(self, connection: Connection, table: TableName) -> tuple[datetime, str]:
+        """Return the timestamp and the folder of a table's next batch."""
+
+        def is_free(batch: datetime) -> bool:
+            folder = self._folder(table, batch)
+            return folder not in self.set_aside and not (self.storage and self.storage.names(folder))
+
+        batch = self.registry.take_next(connection, table, is_free)
+        return batch, self._folder(table, batch)
+
+    def _folder(self, table: TableName, batch: datetime) -> str:
+        return self.layout.folder(self.source, table, batch)
+
+
+@dataclass(frozen=True, slots=True)
 class Writer:
     storage: Storage
     layout: Layout
@@ -94,8 +122,9 @@ class Writer:
         written. Until they are registered they are drafts. If the error is not one table's, nothing stays."""
         cleanup.remove_drafts(self.storage, records)
         with records.transaction() as connection:
+            folders = self.folders(records, connection)
             planned = [
-                plan for changes in tables for plan in self._plan(records, connection, changes, recorded)
+                plan for changes in tables for plan in self._plan(folders, connection, changes, recorded)
             ]
         records.drafts.update(plan.job.folder for plan in planned)
         outcomes = self.workers.outcomes(write_changes, [plan.job for plan in planned], here=are_few(tables))
@@ -118,22 +147,18 @@ class Writer:
         )
         return entries, failed
 
-    def folder(
-        self, records: SourceRecords, connection: Connection, table: TableName
-    ) -> tuple[datetime, str]:
-        """Return the timestamp and the folder of a table's next batch."""
-        last = records.registry.last(connection, table)
-        batch = next_batch(datetime.now(UTC), last.batch)
-        folder = self.layout.folder(records.stream.source, table, batch)
-        while not records.registry.enabled and self.storage.names(folder):  # left by an earlier process
-            batch += timedelta(seconds=1)
-            folder = self.layout.folder(records.stream.source, table, batch)
-        records.registry.took(table, batch)
-        return batch, folder
+    def folders(self, records: SourceRecords, connection: Connection) -> Folders:
+        return Folders(
+            records.stream.source,
+            self.layout,
+            records.registry,
+            frozenset(copy_records.set_aside(connection, records.stream)),
+            None if records.registry.enabled else self.storage,
+        )
 
     def _plan(
         self,
-        records: SourceRecords,
+        folders: Folders,
         connection: Connection,
         changes: TableChanges,
         recorded: Sequence[DdlEvent],
@@ -148,7 +173,7 @@ class Writer:
                 tuple(events) if place == follows else (),
                 ddl_txt.statements(connection, run.delivery.table, run.follow) if run.follow else (),
             )
-            batch, folder = self.folder(records, connection, table)
+            batch, folder = folders.next(connection, table)
             yield _Planned(batch, ChangesFile(self.storage, folder, self.compression, changes, run), notes)
 
     def _entries(self, planned: _Planned, written: WrittenChanges | None) -> Iterable[FileEntry]:

@@ -9,11 +9,13 @@ is one more than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from penstock.destinations.files.compression import Meter
+from penstock.destinations.files.layout import next_batch
 from penstock.destinations.files.storage import Written
 from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.errors import ConfigError
@@ -123,6 +125,9 @@ class Registry:
     destination: str
     enabled: bool = True
     _last: dict[TableName, Last] = field(default_factory=dict)
+    _taken: dict[TableName, datetime] = field(default_factory=dict)
+    """The newest timestamps that were given out: what is there under them may not be registered yet."""
+    _taking: threading.Lock = field(default_factory=threading.Lock)
 
     def create(self, connection: Connection) -> None:
         """Make what is missing; refuse a registry of another destination, or one that somebody else owns."""
@@ -168,15 +173,26 @@ class Registry:
                     (str(table),),
                 ).fetchone()
             newest = Last(Lsn.parse(row[0]), row[1]) if row and row[0] else Last()
-            self._last[table] = newest
+            batches = [batch for batch in (newest.batch, self._taken.get(table)) if batch is not None]
+            self._last[table] = Last(newest.end, max(batches, default=None))
         return self._last[table]
 
     def forget_all(self) -> None:
+        """Forget what was read, but not which timestamps were given out."""
         self._last.clear()
 
-    def took(self, table: TableName, batch: datetime) -> None:
-        """Note that a batch has this timestamp: the next one gets a later one, whatever becomes of this."""
-        self._last[table] = Last(self._last.get(table, Last()).end, batch)
+    def take_next(
+        self, connection: Connection, table: TableName, is_free: Callable[[datetime], bool]
+    ) -> datetime:
+        """Return a timestamp for a batch that begins now. The next one gets a later one, whatever becomes of
+        this: copies are made in threads of their own, and names pass from table to table."""
+        with self._taking:
+            last = self.last(connection, table)
+            batch = next_batch(datetime.now(UTC), last.batch)
+            while not is_free(batch):
+                batch += timedelta(seconds=1)
+            self._last[table], self._taken[table] = Last(last.end, batch), batch
+            return batch
 
     def register(
         self, connection: Connection, entries: Sequence[FileEntry], shown: Iterable[str]

@@ -130,7 +130,7 @@ class FilesTarget:
         nothing = copy.rows is None and not copy.ranges
         with records.aside() as connection:
             unfinished_copies.abandon(connection, records.stream, delivery.id, self._storage)
-            batch, folder = self._writer.folder(records, connection, table)
+            batch, folder = self._writer.folders(records, connection).next(connection, table)
             unfinished_copies.begin(
                 connection, records.stream, delivery.id, copy.id, "" if nothing else folder
             )
