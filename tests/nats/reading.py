@@ -9,6 +9,7 @@ from typing import Any
 
 import msgpack
 import nats as nats_client
+from nats.errors import TimeoutError as NatsTimedOut
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
 from penstock.embedded.nats import USER, NatsServer
@@ -41,7 +42,12 @@ async def _read_all(server: NatsServer, stream: str, subject: str, encoding: str
         left = (await waiting.consumer_info()).num_pending or 0
         found: list[Read] = []
         while left > 0:
-            for message in await waiting.fetch(min(left, 1000), timeout=10):
+            try:
+                messages = await waiting.fetch(min(left, 1000), timeout=5)
+            except NatsTimedOut:  # some that were counted have expired since
+                left = min(left, (await waiting.consumer_info()).num_pending or 0)
+                continue
+            for message in messages:
                 left -= 1
                 if not message.subject.startswith("cdc._position"):
                     found.append(_read(message, encoding))
