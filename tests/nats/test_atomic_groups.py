@@ -36,11 +36,11 @@ class Publisher:
         options = NatsOptions.model_validate(settings | {"delivery": "atomic"})
         self._stream: StreamInfo = self.link.run(streams.ensured(self.link, options))
 
-    def atomically(self, group: int) -> _Atomically:
+    def atomically(self, group: int, source: str = "s") -> _Atomically:
         form = Form(Encoding.MESSAGE_PACK, "", 1 << 20)
         way = Way(self.access, form, group, positions.kept_headers(self._stream))
-        position = self.link.run(positions.read(self.link, self._stream, "s", SUBJECT))
-        return _Atomically(self.link, way, position)
+        position = self.link.run(positions.read(self.link, self._stream, source, SUBJECT))
+        return _Atomically(self.link, way, position, dict)
 
     def publish(self, messages: list[Messages]) -> None:
         self.atomically(2).publish(iter(messages), lambda _: True)
@@ -117,3 +117,9 @@ def test_a_part_of_a_transaction_of_wide_rows_has_a_bounded_size(publisher: Publ
         assert group.size <= PART_BYTES
         assert held[-1] - sum(count for count, _ in groups) <= 1
     assert groups == [(4, False)] * 9 + [(4, True), (5, True)]
+
+
+def test_a_source_may_have_a_long_name(nats: NatsServer, publisher: Publisher) -> None:
+    """The server takes 64 characters for the name of a batch."""
+    publisher.atomically(2, "s" * 63).publish(iter([message("1", Place.of_change(200, 0))]), lambda _: True)
+    assert [message.body["n"] for message in read_all(nats, subject="cdc.t.insert")] == ["1"]

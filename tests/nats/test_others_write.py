@@ -72,7 +72,7 @@ def test_what_others_write_is_no_gap(
     for _ in range(GROUPS):
         with contextlib.suppress(DestinationUnready):
             position = link.run(positions.read(link, stream, "s", SUBJECT))
-            _Atomically(link, way, position).publish(iter([changes()]), lambda _: True)
+            _Atomically(link, way, position, dict).publish(iter([changes()]), lambda _: True)
             break
     link.close()
     assert [message.body["n"] for message in read_all(nats, subject="cdc.t.insert")] == list(range(CHANGES))

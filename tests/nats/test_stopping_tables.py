@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,53 @@ def test_a_change_behind_a_new_schema_that_stops_its_table_comes_once_and_the_sc
     operations = [message.subject.rpartition(".")[2] for message in read_all(own_nats, subject="cdc.users.*")]
     assert operations == ["insert", "schema", "insert", "insert"]
     again.close()
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["published alone", "its position too"])
+def test_a_table_that_stopped_before_a_crash_stops_again_where_it_could_go_on(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recorded: bool,
+) -> None:
+    """Others are published beyond the stop, the process dies before the pipeline knows of it, and the server
+    takes larger messages when the batch comes again, cut differently."""
+    given.deliver(USERS, OTHERS)
+    spool = given.spool
+    middle = spool.insert(USERS, ("1", "one"), ("2", LARGE), ("3", "three")).commit()
+    for number in range(4, 10):
+        end = spool.insert(OTHERS, (str(number), "x")).insert(USERS, (str(number), "x")).commit()
+    target = opened(spark, database, own_nats, tmp_path / "small", delivery="atomic", atomic_messages=3)
+    target.begin("eu", given.start)
+    if recorded:
+        assert [stopped.table for stopped in target.write(given.batch(end))] == [USERS.id]
+    else:
+        with monkeypatch.context() as killed:
+            killed.setattr(NatsTarget, "_stop", _dies)
+            with pytest.raises(InterruptedError):
+                target.write(given.batch(end))
+    target.close()
+    own_nats.stop()
+    own_nats.settings |= {"max_payload": 8_000_000}
+    own_nats.start()
+
+    again = opened(spark, database, own_nats, tmp_path / "larger", delivery="atomic", atomic_messages=3)
+    ((stopped, error),) = again.write(given.batch(middle))
+    assert (stopped, type(error), error.where["key"]) == (USERS.id, MessageTooLarge, "id=2")
+    rest = given.batch(end, middle)
+    others = tuple(changes for changes in rest.tables if changes.delivery.id == OTHERS.id)
+    assert again.write(replace(rest, tables=others)) == []
+    again.catch_up(given.changes(USERS.id, given.start, end), end)
+    assert delivered(own_nats, "users") == [1, 2, 3, *range(4, 10)]
+    last = spool.insert(USERS, ("10", "x")).insert(OTHERS, ("10", "x")).commit()
+    assert again.write(given.batch(last, end)) == []
+    assert delivered(own_nats, "users")[-1] == 10
+    assert delivered(own_nats, "others") == [*range(4, 11)]
+    again.close()
+
+
+def _dies(*_: object) -> None:
+    raise InterruptedError

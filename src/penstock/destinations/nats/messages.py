@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.changes.text_columns import bytes_of
 from penstock.model.compiled import Bytes, Int64s
+from penstock.model.errors import PenstockError
 
 _RANKS = 4
 """Of each change: its own, and those of what is told before and behind it."""
@@ -46,6 +47,14 @@ class Place(NamedTuple):
     @property
     def behind(self) -> Place:
         return self._replace(rank=self.rank + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a table cannot go on, and why: the change, or the schema, that cannot be a message."""
+
+    place: Place
+    error: PenstockError
 
 
 def change_ranks(seqs: Int64s) -> Int64s:

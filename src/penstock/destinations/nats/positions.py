@@ -5,7 +5,9 @@ A position has a subject of its own, and only the newest is kept there (`Nats-Ro
 messages are (`Nats-TTL`). It is stored only if the one before is the last at that subject: of two writers the
 second is refused.
 
-A table that is delivered by itself, after it had stopped or when it arrives, has a position of its own.
+A table that is delivered by itself, after it had stopped or when it arrives, has a position of its own. One
+that stops in a batch is told of in the source's position, as the others go on: if the batch comes again the
+table stops there once more, and what it has missed is not taken for published.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nats.js.errors import APIError, NotFoundError
@@ -21,9 +23,10 @@ from nats.js.errors import APIError, NotFoundError
 from penstock.destinations.nats.documents import position_text
 from penstock.destinations.nats.frames import frame
 from penstock.destinations.nats.link import ANSWERING, NatsLink
-from penstock.destinations.nats.messages import Place
+from penstock.destinations.nats.messages import Place, Stop
 from penstock.destinations.nats.streams import StreamInfo, ask
-from penstock.model import Lsn
+from penstock.model import Lsn, TableId
+from penstock.model.errors import from_dict, to_dict
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _END = 2**62
@@ -42,6 +45,8 @@ class NatsPosition:
     """Everything up to there is published; None: nothing is known."""
     copy: str = ""
     """Which arrival of a table it is the position of."""
+    stops: Mapping[TableId, Stop] = field(default_factory=dict)
+    """Tables of the source that do not come as far."""
 
     @property
     def reached(self) -> Lsn | None:
@@ -54,6 +59,11 @@ class NatsPosition:
         """Return what it is when so many more messages are stored."""
         reached = Place(place.commit_lsn, _END) if complete else place
         return replace(self, place=reached).at(self.last_sequence + messages)
+
+    def stopping(self, stops: Mapping[TableId, Stop], start: Lsn) -> NatsPosition:
+        """Return it with these tables stopped, too, and none that stopped before the start of a batch."""
+        kept = {table: stop for table, stop in self.stops.items() if stop.place.commit_lsn >= start.value}
+        return replace(self, stops={**kept, **stops})
 
     def at(self, sequence: int) -> NatsPosition:
         """Return it with its message as the last one of the stream."""
@@ -69,6 +79,7 @@ class NatsPosition:
             "rank": self.place.rank,
             "complete": complete,
             "copy": self.copy,
+            "stops": {str(table): _stop_document(stop) for table, stop in self.stops.items()},
         }
         return json.dumps(document).encode()
 
@@ -88,7 +99,23 @@ async def read(link: NatsLink, stream: StreamInfo, source: str, subject: str) ->
         return position
     message = answer["message"]
     document = json.loads(base64.b64decode(message["data"]))
-    return replace(position, sequence=int(message["seq"]), place=_place(document), copy=document["copy"])
+    return replace(
+        position,
+        sequence=int(message["seq"]),
+        place=_place(document),
+        copy=document["copy"],
+        stops={TableId(int(table)): _stop(stop) for table, stop in document.get("stops", {}).items()},
+    )
+
+
+def _stop_document(stop: Stop) -> dict[str, Any]:
+    commit_lsn = position_text(stop.place.commit_lsn)
+    return {"commit_lsn": commit_lsn, "rank": stop.place.rank, "error": to_dict(stop.error)}
+
+
+def _stop(document: Mapping[str, Any]) -> Stop:
+    place = Place(Lsn.parse(document["commit_lsn"]).value, document["rank"])
+    return Stop(place, from_dict(document["error"]))
 
 
 def _place(document: Mapping[str, Any]) -> Place:

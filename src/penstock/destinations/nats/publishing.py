@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -34,9 +34,9 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.nats.documents import Form
 from penstock.destinations.nats.frames import atomic_frames, fast_frames
 from penstock.destinations.nats.link import NatsLink
-from penstock.destinations.nats.messages import Messages, Place, in_order, joined
+from penstock.destinations.nats.messages import Messages, Place, Stop, in_order, joined
 from penstock.destinations.nats.positions import NatsPosition, position_frame
-from penstock.destinations.nats.rendering import Stop, TableMessages, logical_messages
+from penstock.destinations.nats.rendering import TableMessages, logical_messages
 from penstock.destinations.nats.schemas import Versions
 from penstock.destinations.nats.sending import AtomicBatches, FastBatch, Sending
 from penstock.destinations.prefetch import ahead
@@ -79,30 +79,35 @@ class PublishWork:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    stops: dict[TableId, Stop]
+    stops: Mapping[TableId, Stop]
     """The tables that could not go on, and where."""
     position: NatsPosition | None
     """How far it is now."""
 
 
 def publish(work: PublishWork) -> Published:
-    tables = [TableMessages(changes, work.way.form, work.versions) for changes in work.batch.tables]
+    link, position = NatsLink.of(work.way.access), work.position
+    earlier = position.stops if position is not None else {}
+    tables = [
+        TableMessages(changes, work.way.form, work.versions, earlier.get(changes.delivery.id))
+        for changes in work.batch.tables
+    ]
     streams = [iter(table) for table in tables]
     if work.batch.messages:
         streams.append(logical_messages(work.batch.messages, work.batch.source, work.way.form))
     messages = _with_first(work.first, in_order(streams))
-    link, position = NatsLink.of(work.way.access), work.position
+
+    def stops() -> Mapping[TableId, Stop]:
+        return {table.changes.delivery.id: table.stop for table in tables if table.stop is not None}
+
+    def is_whole(last: Place) -> bool:
+        return last.commit_lsn < work.batch.end.value and not stops()
+
     if position is None:
         _by_ids(link, messages)
     else:
-
-        def is_whole(last: Place) -> bool:
-            is_past = last.commit_lsn < work.batch.end.value
-            return is_past and all(table.stop is None for table in tables)
-
-        position = _Atomically(link, work.way, position).publish(messages, is_whole)
-    stops = {table.changes.delivery.id: table.stop for table in tables if table.stop is not None}
-    return Published(stops, position)
+        position = _Atomically(link, work.way, position, stops).publish(messages, is_whole)
+    return Published(stops(), position)
 
 
 def _with_first(first: Messages | None, messages: Iterator[Messages]) -> Iterator[Messages]:
@@ -137,8 +142,13 @@ def _opened(link: NatsLink, sending: Kind) -> Iterator[Kind]:
 
 
 class _Atomically:
-    def __init__(self, link: NatsLink, way: Way, position: NatsPosition) -> None:
+    """`stops`, asked with each group: which tables do not come as far as that."""
+
+    def __init__(
+        self, link: NatsLink, way: Way, position: NatsPosition, stops: Callable[[], Mapping[TableId, Stop]]
+    ) -> None:
         assert way.group is not None
+        self._stops = stops
         self._link = link
         self._most = way.group - 1
         self._way = way
@@ -200,8 +210,9 @@ class _Atomically:
     def _send(self, group: Messages, *, complete: bool, alone: bool) -> None:
         """Send a group behind the one before; or `alone`, wherever the stream ends, and wait for it."""
         reply, count = self._batches.next_reply(), len(group) + 1
-        batch = f"{self._position.source}-{self._batches.inbox.rpartition('.')[2]}-{reply.rpartition('.')[2]}"
+        batch = f"{self._batches.name}-{reply.rpartition('.')[2]}"
         following = self._position.after(group.last, count, complete=complete)
+        following = replace(following, stops={**self._position.stops, **self._stops()})
         behind = None if alone else self._position.last_sequence
         frames = atomic_frames(group, batch, behind) + position_frame(
             self._position, following, batch, count, reply, self._way.kept

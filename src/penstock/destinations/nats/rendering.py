@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from penstock.destinations.nats import documents
 from penstock.destinations.nats.change_messages import NUMBERS, OPS, ChangeMessages, MessageBlock
 from penstock.destinations.nats.documents import HEADERS, Form
 from penstock.destinations.nats.logical_messages import LogicalMessages
-from penstock.destinations.nats.messages import Messages, Place, change_ranks
+from penstock.destinations.nats.messages import Messages, Place, Stop, change_ranks
 from penstock.destinations.nats.schemas import Versions
 from penstock.destinations.nats.subjects import change_subject
 from penstock.destinations.protocol import Run, TableChanges
@@ -33,30 +32,40 @@ from penstock.model import Lsn, TableSchema
 from penstock.model.errors import MessageTooLarge, PenstockError, Scope
 
 
-@dataclass(slots=True)
-class Stop:
-    """Where a table cannot go on, and why: the change, or the schema, that cannot be a message."""
-
-    place: Place
-    error: PenstockError
-
-
 class TableMessages:
-    def __init__(self, changes: TableChanges, form: Form, versions: Versions) -> None:
+    """`earlier` is where the table stopped when the same changes were published before. It stops there once
+    more, even if it could go on: what others had behind it may be published already."""
+
+    def __init__(
+        self, changes: TableChanges, form: Form, versions: Versions, earlier: Stop | None = None
+    ) -> None:
         self.changes = changes
         self._versions = versions
         self._form = form
+        is_of_these = earlier is not None and earlier.place.commit_lsn >= changes.start.value
+        self._earlier = earlier if is_of_these else None
         self.stop: Stop | None = None
         self._last = Place.of_change(changes.start.value, -1)
 
     def __iter__(self) -> Iterator[Messages]:
         for run in self.changes.runs:
             for messages in self._of_run(run):
-                if len(messages):
-                    self._last = messages.last
-                    yield messages
+                fitting = self._up_to_earlier_stop(messages)
+                if len(fitting):
+                    self._last = fitting.last
+                    yield fitting
+                if self.stop is not None:
+                    return
             if self.stop is not None:
                 return
+
+    def _up_to_earlier_stop(self, messages: Messages) -> Messages:
+        if self._earlier is None:
+            return messages
+        count = messages.through(self._earlier.place.before)
+        if count < len(messages):
+            self.stop = self._earlier
+        return messages.slice(0, count)
 
     def _of_run(self, run: Run) -> Iterator[Messages]:
         render = ChangeMessages(run.delivery, self._form.encoding, self._form.id_prefix)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ WINDOW = 20_000
 """Messages of a fast batch that wait for an answer, at most."""
 IN_FLIGHT = 16
 """Atomic batches that wait for an answer, at most."""
+NAME_BYTES = 9
+"""Of the name that one sends under: enough that no other has it, and few, as each message repeats it."""
 _END = 3
 """Ends a fast batch without a message: nothing is stored under its subject, which the stream has to take."""
 
@@ -42,11 +45,13 @@ class Sending(ABC):
         self._link = link
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
-        self.inbox = ""
+        self.inbox = self.name = ""
 
     async def open(self) -> None:
         self._client = await self._link.client()
-        self.inbox = self._client.new_inbox()
+        prefix = self._client.new_inbox().rpartition(".")[0]
+        self.name = secrets.token_urlsafe(NAME_BYTES)
+        self.inbox = f"{prefix}.{self.name}"
         self._subscription = await self._client.subscribe(f"{self.inbox}.>", cb=self._heard)
         self._link.listeners.add(self._fail)
 

@@ -26,11 +26,10 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.nats import documents, positions, streams
 from penstock.destinations.nats.link import NatsLink
-from penstock.destinations.nats.messages import Place
+from penstock.destinations.nats.messages import Place, Stop
 from penstock.destinations.nats.options import NatsOptions
 from penstock.destinations.nats.positions import NatsPosition
 from penstock.destinations.nats.publishing import Published, PublishWork, Way, publish
-from penstock.destinations.nats.rendering import Stop
 from penstock.destinations.nats.schemas import PublishedSchema, SchemaBucket, Versions
 from penstock.destinations.nats.snapshots import SnapshotDesk
 from penstock.destinations.nats.streams import StreamInfo
@@ -170,8 +169,8 @@ class NatsTarget:
         )
 
     def _table_position(self, source: str, table: TableId) -> NatsPosition | None:
-        """Return how far a table came by itself; None: by ids."""
-        return self._position(source, table) if self._is_atomic else None
+        """Return how far a table came by itself; None: by ids. Where it stopped by itself it may go on."""
+        return replace(self._position(source, table), stops={}) if self._is_atomic else None
 
     def _position(self, source: str, table: TableId | None = None) -> NatsPosition:
         subject = position_subject(self._pipeline, source, table)
@@ -229,6 +228,8 @@ class NatsTarget:
             versions, stops = self._put_schemas(batch)
             tables = tuple(changes for changes in batch.tables if changes.delivery.id not in stops)
             batch = replace(batch, tables=tables)
+            if position is not None:
+                position = position.stopping(stops, batch.start)
             if batch.tables or batch.messages:
                 work = PublishWork(way, batch, versions, position=position if self._is_atomic else None)
                 published = self._publish(work)
