@@ -1,4 +1,4 @@
-"""Follow one table of a PostgreSQL database on the terminal: python spark_stream.py shop.yml public.users"""
+"""Follow one table of a PostgreSQL database on the terminal: python spark_stream.py shop.yaml public.users"""
 
 import sys
 

@@ -75,14 +75,20 @@ def on_page(name: str, *languages: str) -> list[Block]:
     return [block for block in of_language(*languages) if block.page.name == name]
 
 
+def lines(block: Block) -> list[str]:
+    """Return the lines of a block that a shell is given, each whole, without comments."""
+    prompted = any(line.startswith("$ ") for line in block.text.splitlines())
+    joined = re.sub(r"\\\n\s*", "", block.text).splitlines()
+    given = [line.removeprefix("$ ") for line in joined if not prompted or line.startswith("$ ")]
+    bare = (re.sub(r"(^|\s{2,})# .*$", "", line).strip() for line in given)
+    return [line for line in bare if line]
+
+
 def commands(block: Block) -> list[list[str]]:
     """Return the commands of a block, each as a list of words; those of a pipe one after the other."""
-    prompted = any(line.startswith("$ ") for line in block.text.splitlines())
     found = []
-    for line in re.sub(r"\\\n\s*", "", block.text).splitlines():
-        if prompted and not line.startswith("$ "):
-            continue
-        lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|><&;()")
+    for line in lines(block):
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|><&;()")
         lexer.whitespace_split, lexer.commenters = True, "#"
         command: list[str] = []
         for word in [*lexer, "|"]:

@@ -16,7 +16,7 @@ from penstock.spark.session import ALWAYS, ON_ONE_MACHINE
 from tests.docs.blocks import BLOCKS, Block, of_language
 from tests.docs.shop import SECRETS
 
-CHECKED = {"python", "yaml", "sql", "console", "sh", "json", "toml", "properties"}
+CHECKED = {"python", "yaml", "sql", "console", "sh", "json", "toml", "properties", "promql"}
 SHOWN = {"text"}
 """Layouts, pictures, output, lines of other programs' files: nothing to run."""
 MOST_NOT_RUN = 3

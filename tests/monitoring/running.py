@@ -19,7 +19,7 @@ NOTICED = 10.0
 
 
 class Run:
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, **environ: str) -> None:
         self._log = file.with_suffix(".log")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -27,7 +27,8 @@ class Run:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"PENSTOCK_MONITORING__ENABLED": "true"},
+                cwd=file.parent,
+                env=os.environ | {"PENSTOCK_MONITORING__ENABLED": "true"} | environ,
             )
 
     def said(self) -> str:

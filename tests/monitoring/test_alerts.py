@@ -192,21 +192,30 @@ def test_every_number_is_documented_and_no_other_is_used(http: Served) -> None:
     answer = http.ask.until("/metrics", lambda answer: b"memory_bytes" in answer.body).body.decode()
     given = set(re.findall(r"(?m)^# TYPE (penstock_\w+)", answer))
     assert {name for name in given if not name.endswith("_created")} <= documented()
-    panels = json.loads(GRAFANA.read_text())["panels"]
-    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    used = {name for text in [*expressions, RULES.read_text()] for name in NAME.findall(text)}
+    used = {name for text in [*panels(), *queries(), RULES.read_text()] for name in NAME.findall(text)}
     assert {name.removesuffix("_bucket") for name in used} <= documented()
 
 
-@needs_promtool
-def test_prometheus_accepts_every_panel(tmp_path: Path) -> None:
+def panels() -> list[str]:
+    """The expressions of the dashboard for Grafana."""
     panels = json.loads(GRAFANA.read_text())["panels"]
-    expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
+    return [target["expr"] for panel in panels for target in panel.get("targets", [])]
+
+
+def queries() -> list[str]:
+    """Those of the documentation."""
+    (block,) = on_page("operations.md", "promql")
+    return [line for line in block.text.splitlines() if not line.startswith("#")]
+
+
+@needs_promtool
+@pytest.mark.parametrize("expressions", [panels(), queries()], ids=["panels", "queries"])
+def test_prometheus_accepts_what_it_is_asked(tmp_path: Path, expressions: list[str]) -> None:
     plain = [
         text.replace("$__rate_interval", "5m").replace("$source", ".*").replace("$destination", ".*")
         for text in expressions
     ]
-    recorded = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(plain)]
-    file = tmp_path / "panels.yml"
-    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    recorded = [{"record": f"asked:{number}", "expr": text} for number, text in enumerate(plain)]
+    file = tmp_path / "asked.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": recorded}]}))
     promtool("check", "rules", file)
