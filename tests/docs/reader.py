@@ -24,7 +24,7 @@ from tests.docs.shop import SECRETS, Shop
 from tests.monitoring.running import PENSTOCK, Run
 
 _SHELL = "import os, sys; os.execvp('bash', ['bash', '-e', '-o', 'pipefail', '-c', sys.argv[1]])"
-_INTERRUPTED = 130
+_INTERRUPTED = 130, -2
 _STARTING = 240
 _WRITING_SECONDS = 0.2
 
@@ -73,7 +73,7 @@ class Reader:
             if act is not None:
                 act(terminal)
             code = terminal.ended(_STARTING)
-            assert code == 0 or (act is interrupt and code in (_INTERRUPTED, -2)), terminal.shown
+            assert code == 0 or ("^C" in terminal.shown and code in _INTERRUPTED), terminal.shown
             return terminal.shown
 
     def _here(self, line: str) -> str:
@@ -86,11 +86,6 @@ class Reader:
         return Run(self.folder / "shop.yaml", **self._environ)
 
 
-def interrupt(terminal: Terminal) -> None:
-    terminal.type("\x03")
-    terminal.ended()
-
-
 class Following(Reader):
     """Beside a pipeline to a database, to files and to NATS, and people who change rows all the time."""
 
@@ -101,14 +96,20 @@ class Following(Reader):
         events = {
             "name": "events", "type": "nats", "servers": [nats.url], "user": USER, "password": nats.password,
         }  # fmt: skip
+        document["sources"][0]["tables"]["include"].append("sales.*")
+        shop.source.execute("create schema sales", "create table sales.invoices (id bigint primary key)")
         document["destinations"] += [{"name": "lake", "type": "files", "base_path": "lake"}, events]
         self.configure(document | {"mapping": "database"})
         self._run: Run | None = None
 
     def start(self) -> None:
-        """Have the pipeline run, with every table `ready`."""
+        """Have the pipeline run, with every table `ready`, also those that a command has paused or
+        a mistake has stopped."""
         if self._run is None or self._run.process.poll() is not None:
             self._run = self.started()
+        for phase, command in ("paused", "resume"), ("errored", "retry"):
+            for name in {name for (_, name), table in self.tables().items() if table["phase"] == phase}:
+                self.give(f"penstock {command} shop.yaml {name}")
         self.until(lambda: {state["phase"] for state in self.tables().values()} == {"ready"})
 
     def stop(self) -> None:
@@ -149,14 +150,15 @@ class Following(Reader):
 
 
 def answer(lines: Mapping[str, str]) -> Callable[[Terminal], None]:
-    """Type an answer to each question, by what it begins with, and Enter to all others."""
+    """Type an answer to each question that is asked, by its words, and Enter to all others."""
 
     def typed(terminal: Terminal) -> None:
-        left = dict(lines)
         while terminal.process.poll() is None:
-            asked = [question for question in left if question in terminal.shown]
-            terminal.type((left.pop(asked[0]) if asked else "") + "\r")
-            time.sleep(0.5)
+            if terminal.shown.endswith(": "):
+                asked = next((line for words, line in lines.items() if words in terminal.shown), "")
+                terminal.forget()
+                terminal.type(f"{asked}\n")
+            time.sleep(0.05)
 
     return typed
 
@@ -166,6 +168,6 @@ def interrupt_after(pattern: str) -> Callable[[Terminal], None]:
 
     def pressed(terminal: Terminal) -> None:
         terminal.until_match(pattern, _STARTING)
-        interrupt(terminal)
+        terminal.type("\x03")
 
     return pressed

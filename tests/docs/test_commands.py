@@ -4,6 +4,7 @@ has its name here."""
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -34,7 +35,7 @@ ELSEWHERE = {
     r"psql .*ALTER_REPLICATION_SLOT": "tests/docs/test_moving.py::test_a_slot_is_made_one_for_failover",
     r"penstock grant .*--provider \w+$": "tests/docs/test_moving.py::test_the_rights_are_printed",
     # Variables for a configuration, and no command.
-    r"PENSTOCK_S\w+=\S+$": "tests/docs/test_shell.py::test_commands_can_be_given",
+    r"PENSTOCK_S\w+=(\S+|'.*')$": "tests/docs/test_shell.py::test_commands_can_be_given",
 }
 PAGES_ELSEWHERE = {"quickstart.md": "tests/docs/test_quickstart.py::test_the_quick_start_leads_to_a_copy"}
 SYSTEMD = "tests/deploy/test_documented.py::test_the_unit_is_put_where_systemd_finds_it"
@@ -43,7 +44,7 @@ OF_A_DESTINATION = "writing-a-destination.md"
 
 ENDED_BY_CTRL_C = {
     r"penstock run (?!.*--once)": "Ctrl-C stops it in good order",
-    r"penstock status .*--watch": "public.users|6 ready",
+    r"penstock status .*--watch": r"\d ready",
     r"penstock serve": r"http://127.0.0.1:\d+/",
     r"penstock mirror": "rows are loaded",
     r"penstock tail": '"total": |public.users',
@@ -102,6 +103,8 @@ def following(
 @pytest.mark.parametrize("block", BESIDE_A_PIPELINE, ids=str)
 def test_commands_do_what_they_are_for(block: Block, following: Following) -> None:
     for line in GIVEN_HERE[block]:
+        if "| jq " in line and shutil.which("jq") is None:
+            pytest.skip("there is no jq (Debian: jq)")
         following.start()
         for pattern, prepared in PREPARED.items():
             if re.search(pattern, line):
@@ -109,7 +112,7 @@ def test_commands_do_what_they_are_for(block: Block, following: Following) -> No
         act = _acting(line, following)
         # A file that is written anew is not the one that the pipeline has.
         shown = following.give(line.replace("penstock init", 'cd "$(mktemp -d)" && penstock init'), act)
-        assert shown.strip() or re.search("[>]|^sed", line), line
+        assert shown.strip() or re.search("[>]|^sed|sqlite|^python", line), line
 
 
 def _acting(line: str, following: Following) -> Callable[[Terminal], None] | None:
@@ -137,7 +140,7 @@ def _pause(following: Following) -> None:
 
 PREPARED: dict[str, Callable[[Following], None]] = {
     r"penstock run ": Following.stop,
-    r"penstock retry": _stop_a_table,
+    r"penstock retry|select\(.error\)": _stop_a_table,
     r"penstock resume": _pause,
 }
 
@@ -145,7 +148,7 @@ PREPARED: dict[str, Callable[[Following], None]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [block for block in GIVEN_HERE if block.page.name in OF_A_DBA], ids=str)
 def test_a_dba_runs_what_grant_prints(block: Block, shop: Shop) -> None:
-    shop.source.execute("drop role if exists admin", "create role admin login superuser")
+    shop.source.execute("create role admin login superuser", "create role rds_replication nologin")
     reader = Reader(shop)
     (configuration,) = on_page("quickstart.md", "yaml")
     reader.configure(yaml.safe_load(configuration.text))

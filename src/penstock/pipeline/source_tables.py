@@ -24,7 +24,6 @@ from penstock.config.mapping import Decision, TableOfSource
 from penstock.model import ReplicaIdentity, TableId, TableName
 from penstock.model.errors import ConnectionFailed, PenstockError, to_dict
 from penstock.model.schema import NO_TABLE
-from penstock.pipeline.status import PAUSED
 from penstock.pipeline.table_states import KIND
 from penstock.postgres import estimates, obstacle, outline
 from penstock.postgres.catalog import TableKind
@@ -308,7 +307,7 @@ def _at(destination: DestinationConfig, source: str, table: TableName, state: Ta
         "set": sorted(rules.set),
         "drop": sorted(rules.drop),
         "takes_target": takes_target(destination),
-        "phase": None if state is None else PAUSED if state.is_paused else state.phase.value,
+        "phase": None if state is None else state.told,
         "pending": state is not None and not arrives,
     }
 

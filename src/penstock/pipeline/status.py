@@ -39,10 +39,6 @@ LEFT_OUT = 30.0
 """Seconds between two looks at which tables are left out: those ask for the whole catalog."""
 
 
-PAUSED = "paused"
-"""What the phase of a table is called that is errored for no other reason than that somebody wanted it."""
-
-
 def collect(config: Config) -> Document:
     """Return everything there is to know, as JSON would have it. No secret is part of it."""
     with closing(StatusReader(config)) as reader:
@@ -278,7 +274,7 @@ def _table(state: TableState, through_of: dict[str, Any]) -> Document:
         "source": state.key.source,
         "table": str(state.name),
         "target": str(state.target),
-        "phase": PAUSED if state.is_paused else state.phase.value,
+        "phase": state.told,
         "since": _time(state.since),
         "rows": state.rows,
         "complete_through": through_of.get(state.key.source) if state.phase.streams else None,

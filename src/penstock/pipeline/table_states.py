@@ -111,8 +111,8 @@ class Tables:
         before = self._store.table(state.key)
         if before is None or before.phase is not state.phase:
             state = replace(state, since=datetime.now(UTC))
-            tell = self._log.warning if state.phase is Phase.ERRORED else self._log.info
-            tell(f"table {state.phase.value}", table=str(state.name), why=str(state.error or why))
+            tell = self._log.warning if state.told == Phase.ERRORED else self._log.info
+            tell(f"table {state.told}", table=str(state.name), why=str(state.error or why))
         if before is None:
             self._store.put(state, why)
         else:

@@ -58,6 +58,11 @@ class TableState:
         """Whether it stopped because somebody wanted that."""
         return isinstance(self.error, TablePaused)
 
+    @property
+    def told(self) -> str:
+        """Its phase as people are told it: `paused` where it is errored because somebody wanted that."""
+        return "paused" if self.is_paused else self.phase.value
+
     def row(self) -> dict[str, Any]:
         return self.key.row() | {
             "schema_name": self.name.schema,
