@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.embedded.postgres import PostgresServer, bundled_bin
-from tests.bed import ACCESS
+from tests.bed import ACCESS, server_folder
 
 _REPLICATION = "host replication all 127.0.0.1/32 trust\n"
 
@@ -21,7 +20,7 @@ def standby_of(primary: PostgresServer, **settings: str) -> Iterator[PostgresSer
     (primary.data / "pg_hba.conf").write_text(_REPLICATION + ACCESS)
     primary.execute("select pg_reload_conf()")
     primary.execute("select pg_create_physical_replication_slot('standby', true)")
-    folder = Path(tempfile.mkdtemp(prefix="penstock-test-", dir="/tmp"))
+    folder = server_folder()
     follow = {"hot_standby": "on", "hot_standby_feedback": "on", "primary_slot_name": "standby"}
     server = PostgresServer(folder, primary.bin, primary.settings | follow | settings)
     where = f"host=127.0.0.1 port={primary.port} user=postgres"

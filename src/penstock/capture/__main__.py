@@ -16,6 +16,7 @@ from importlib.abc import MetaPathFinder
 
 from penstock import logs
 from penstock.capture.spec import CaptureSpec
+from penstock.model import children
 from penstock.model.errors import PenstockError, to_dict
 
 
@@ -36,7 +37,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     threading.Thread(target=_wait_for_end_of_input, args=(stop,), daemon=True).start()
-    from penstock.capture.process import Capture
+    with children.importing():
+        from penstock.capture.process import Capture
 
     try:
         Capture(spec, stop).run()

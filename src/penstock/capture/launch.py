@@ -7,7 +7,6 @@ and ending with it. Where another process captures into the spool already, there
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ import psycopg
 from penstock.capture.spec import CaptureSpec
 from penstock.capture.spool_identity import own
 from penstock.config import Config, SourceConfig
-from penstock.model import private
+from penstock.model import children, private
 from penstock.model.errors import CaptureKilled, PenstockError, from_dict
 from penstock.postgres import publication
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -125,7 +124,7 @@ class CaptureProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={name: value for name, value in os.environ.items() if name not in spec.withheld},
+                env=children.environment(spec.withheld),
                 start_new_session=True,  # Ctrl-C is for us: the capture ends when we close its input
             )
         assert self._child.stdin is not None

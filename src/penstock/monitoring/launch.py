@@ -25,6 +25,7 @@ import structlog
 
 from penstock import logs
 from penstock.config import Config
+from penstock.model import children
 from penstock.model.errors import PenstockError, from_dict
 from penstock.pipeline.pipeline import Pipeline
 
@@ -132,7 +133,7 @@ class Monitoring:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            env={name: value for name, value in os.environ.items() if name not in self._config.withheld},
+            env=children.environment(self._config.withheld),
             start_new_session=True,  # Ctrl-C is for us: it ends when we close its input
         )
         assert child.stdin is not None

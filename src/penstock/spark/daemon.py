@@ -7,7 +7,6 @@ another takes its place; everything else is printed as ever.
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import traceback
@@ -15,6 +14,8 @@ from importlib import import_module
 from typing import Any
 
 from pyspark.daemon import manager
+
+from penstock.model import children
 
 PRELOAD = "PENSTOCK_PRELOAD"
 """The environment's variable that names modules, by `spark.executorEnv`."""
@@ -31,13 +32,11 @@ def preload() -> None:
     """Import what tasks will need, and load compiled code, once, before workers are forked off; and
     leave their garbage collector, which runs after every task, nothing to look through but what they make
     themselves: it took a fifth of a copy's time."""
-    gc.disable()
-    for name in os.environ.get(PRELOAD, "").split():
-        module = import_module(name)
-        if hasattr(module, "warm_up"):
-            module.warm_up()
-    gc.freeze()
-    gc.enable()
+    with children.importing():
+        for name in os.environ.get(PRELOAD, "").split():
+            module = import_module(name)
+            if hasattr(module, "warm_up"):
+                module.warm_up()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import time
 from dataclasses import dataclass, field
 
 from penstock import logs
-from penstock.model import TableId
+from penstock.model import TableId, children
 from penstock.model.errors import PenstockError, SnapshotLost
 from penstock.postgres.snapshot import CopyRange, Snapshot, Wanted
 from penstock.spark.snapshot.fetch import session_name
@@ -63,7 +63,7 @@ def ask(request: SnapshotRequest) -> Held:
         [sys.executable, "-m", "penstock.spark.snapshot.snapshot_process"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={name: value for name, value in os.environ.items() if name not in request.withheld},
+        env=children.environment(request.withheld),
         start_new_session=True,  # a signal to the planning process's group must not reach it
     )
     _children[:] = [other for other in _children if other.poll() is None] + [child]
