@@ -80,8 +80,9 @@ def test_the_demo_of_a_pipeline_proves_source_and_destination_equal(folder: Path
     assert "Press Enter" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("silent_java")
-@pytest.mark.parametrize("key", ["\n", pytest.param("\x03", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("key", ["\n", "\x03"], ids=["Enter", "Ctrl-C"])
 def test_on_a_terminal_the_dashboard_stays_until_a_key_is_pressed(folder: Path, key: str) -> None:
     program = folder / "penstock"
     program.write_text(f"#!{sys.executable}\nfrom penstock.cli import main\nmain()\n")

@@ -28,7 +28,7 @@ ROWS = 50
 """Of each transaction."""
 
 
-@pytest.mark.parametrize("delivery", ["ids", "atomic"])
+@pytest.mark.parametrize("delivery", [pytest.param("ids", marks=pytest.mark.slow), "atomic"])
 def test_two_pipelines_share_a_stream(
     spark: SparkSession,
     database: Database,

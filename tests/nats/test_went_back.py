@@ -59,8 +59,15 @@ def has_arrived(pipeline: Running, server: NatsServer, id: int) -> None:
     pipeline.until(lambda: id in ids())
 
 
-@pytest.mark.parametrize("delivery", ["ids", "atomic"])
-@pytest.mark.parametrize("runs", [pytest.param(True, id="while it runs"), pytest.param(False, id="stopped")])
+@pytest.mark.parametrize(
+    ("runs", "delivery"),
+    [
+        pytest.param(True, "ids", id="while it runs-ids", marks=pytest.mark.slow),
+        pytest.param(True, "atomic", id="while it runs-atomic"),
+        pytest.param(False, "ids", id="stopped-ids"),
+        pytest.param(False, "atomic", id="stopped-atomic", marks=pytest.mark.slow),
+    ],
+)
 def test_a_stream_that_was_restored_from_a_backup(
     spark: SparkSession, database: Database, own_nats: NatsServer, tmp_path: Path, delivery: str, runs: bool
 ) -> None:

@@ -32,7 +32,9 @@ from tests.pipeline.faults import Died, Point, Way
 from tests.pipeline.stepping import Bed, Process
 
 PARTS = {"postgres": 4, "files": 8}
-"""Into how many parts the points are divided. The first is always run, the others with what is slow."""
+"""Into how many parts the points are divided."""
+QUICK = {"postgres": (Way.FAILS_BEFORE, Way.DIES_AFTER), "files": (Way.FAILS_AFTER, Way.DIES_BEFORE)}
+"""The ways in which the first part is always run; everything else is run with what is slow."""
 ROUNDS = 200
 """Enough for everything that a step takes, faults included."""
 
@@ -273,12 +275,18 @@ def number(point: Point) -> int:
     return crc32(str(point).encode())
 
 
-@pytest.mark.parametrize("way", Way, ids=lambda way: way.replace(" ", "_"))
 @pytest.mark.parametrize(
-    ("bed", "part"),
+    ("bed", "way", "part"),
     [
-        pytest.param(kind, part, marks=[pytest.mark.slow] if part else [])
+        pytest.param(
+            kind,
+            way,
+            part,
+            id=f"{kind}-{way.replace(' ', '_')}-{part}",
+            marks=[pytest.mark.slow] if part or way not in QUICK[kind] else [],
+        )
         for kind in KINDS
+        for way in Way
         for part in range(PARTS[kind])
     ],
     indirect=["bed"],
