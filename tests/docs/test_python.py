@@ -162,4 +162,4 @@ def test_the_python_api_runs_a_pipeline_and_tells_its_status() -> None:
     done = subprocess.run([sys.executable, "program.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "public.users ready" in done.stdout
-    assert "{TableName(schema='public', name='users')" in done.stdout
+    assert "TableName(schema='public', name='users'): " in done.stdout

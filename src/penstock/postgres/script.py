@@ -41,6 +41,8 @@ class Script:
         self._parts.append(statements.rstrip().removesuffix(";") + ";\n")
 
     def begin(self) -> None:
+        if self._connection is None:
+            self._parts.append("\\pset pager off\n")  # the transaction would wait for a key
         self.text("begin")
         self.text(SAFE_PATH.replace("set ", "set local ", 1))
         if self._connection is None and self._tables is not None:
