@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -37,7 +36,7 @@ def main(seconds: float) -> None:
         time.sleep(seconds)
         for scheme in ("light", "dark"):
             _picture(chromium, address, scheme)
-        demo.send_signal(signal.SIGINT)
+        demo.terminate()  # in the background SIGINT is ignored
 
 
 def _follows(address: str) -> bool:
