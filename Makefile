@@ -26,7 +26,7 @@ demo: $(READY)  ## an embedded PostgreSQL with a live shop, delivered to files
 	@$(BIN)/penstock demo $(ARGS)
 
 test: $(READY)  ## the tests, on real servers
-	@$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 slow: $(READY)  ## the long runs
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m slow $(ARGS)

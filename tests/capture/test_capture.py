@@ -10,9 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.capture.process import Backoff
 from penstock.capture.worker import Worker
 from penstock.model import Lsn
+from penstock.model.backoff import Backoff
 from penstock.model.errors import PublicationMissing, SlotLost
 from penstock.spool import manifest
 from penstock.spool.manifest import Manifest

@@ -15,7 +15,6 @@ What a crash leaves at the very start, after each step:
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +32,7 @@ from penstock.capture.spec import CaptureSpec
 from penstock.capture.state import reporter
 from penstock.capture.worker import ROOM_PAUSE, Worker
 from penstock.model import ZERO, Lsn
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ConnectionFailed, PenstockError, ServerSilent, SpoolFull, SpoolInUse
 from penstock.postgres import libpq, slot
 from penstock.postgres.connection import Connection, connect, explain, replication_conninfo
@@ -57,21 +57,6 @@ def _explained() -> Iterator[None]:
         yield
     except psycopg.Error as error:
         raise explain(error) from None
-
-
-class Backoff:
-    """Pauses that double up to a limit, a little uneven, and start over after a success."""
-
-    def __init__(self, initial: float, most: float) -> None:
-        self._initial, self._most = initial, most
-        self.reset()
-
-    def reset(self) -> None:
-        self._next = self._initial
-
-    def pause(self) -> float:
-        pause, self._next = self._next, min(self._next * 2, self._most)
-        return pause * random.uniform(0.8, 1.0)
 
 
 class Capture:

@@ -22,10 +22,10 @@ import structlog
 from pyspark.sql import SparkSession
 
 from penstock.capture.heartbeat import mark
-from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.destinations.protocol import TableCopy
 from penstock.model import Lsn
+from penstock.model.backoff import Backoff
 from penstock.model.errors import PenstockError, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.model.text import error_summary

@@ -22,12 +22,12 @@ from pyspark.sql import SparkSession
 
 from penstock.capture.heartbeat import mark
 from penstock.capture.launch import folder_of
-from penstock.capture.process import Backoff
 from penstock.config import Config, SourceConfig
 from penstock.config.destinations import DestinationConfig
 from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Target
 from penstock.model import Lsn, TableSchema, private
+from penstock.model.backoff import Backoff
 from penstock.model.errors import EngineLost, PenstockError, Scope, StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline import shared_targets

@@ -21,10 +21,10 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.capture.process import Backoff
 from penstock.config import Config
 from penstock.config.destinations import DestinationConfig
 from penstock.model import Lsn
+from penstock.model.backoff import Backoff
 from penstock.model.errors import DestinationWentBack, PenstockError, Scope, TaskFailed
 from penstock.model.text import error_summary
 from penstock.pipeline.outage import Outage

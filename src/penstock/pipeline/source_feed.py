@@ -32,10 +32,10 @@ import structlog
 
 from penstock.capture import launch
 from penstock.capture.launch import CaptureProcess
-from penstock.capture.process import Backoff
 from penstock.capture.spool_identity import own, refuse_if_captured
 from penstock.config import Config, SourceConfig
 from penstock.model import Lsn, TableId
+from penstock.model.backoff import Backoff
 from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, SpoolFull, TableBusy
 from penstock.pipeline import retained_wal, table_facts
 from penstock.pipeline.capture_trouble import CaptureTrouble
