@@ -119,6 +119,7 @@ def test_the_page_on_spark_reads_changes_and_tables(reading: Shop, spark: SparkS
     assert names["snapshot"].name
 
 
+@pytest.mark.slow
 def test_the_library_for_consumers_of_nats_prints_a_change(nats: NatsServer, tmp_path: Path) -> None:
     (block,) = on_page("nats-consumers.md", "python")
     text = block.text.replace("nats://localhost:4222", nats.url).replace('"users"', '"items"')

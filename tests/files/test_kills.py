@@ -58,6 +58,7 @@ def consume(consumer: Consumer) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_few_kills(own_database: Database, destination: Database, tmp_path: Path) -> None:
     assert run_through_kills(own_database, destination, tmp_path, kills=3).total() == 3
 

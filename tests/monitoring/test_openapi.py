@@ -61,6 +61,7 @@ QUICKLY = ("--phases", "coverage,fuzzing", "--max-examples", "5")
 WITH_TOKEN = ("--header", f"Authorization: Bearer {TOKEN}")
 
 
+@pytest.mark.slow
 def test_nothing_is_found_by_who_needs_no_token(config: Config, tmp_path: Path) -> None:
     finds_nothing(config, tmp_path, SETTINGS, *QUICKLY)
 

@@ -26,6 +26,7 @@ print(spark.read.parquet(sys.argv[2] + "/rows").select("id", "name", "score").co
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("silent_java")
 def test_a_session_that_is_not_ours_reads_the_stream_though_another_python_is_on_the_path(
     spool: MadeSpool, tmp_path: Path
