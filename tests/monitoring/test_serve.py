@@ -106,4 +106,5 @@ def test_a_state_that_goes_away_is_not_made_anew(database: Database, tmp_path: P
         error = http.ask.until("/status", lambda answer: answer.document["error"]).document["error"]
         http.ask.until("/status", lambda answer: answer.document["error"]["kind"] == "StateMissing")
         assert error["kind"] in ("StateUnreachable", "StateMissing")
+        assert http.ask("/tables").document["error"]["kind"] == "StateMissing"
     assert database.query("select 1 from pg_namespace where nspname = 'penstock'") == []

@@ -79,7 +79,7 @@ class MappingApi:
     async def _with_store(self, work: Callable[[TableMapping], Result]) -> Result:
         def worked() -> Result:
             url = self._config.state.url.get_secret_value()
-            with Store.open(url, self._config.pipeline, exclusive=False) as store:
+            with Store.existing(url, self._config.pipeline) as store:
                 return work(TableMapping(self._tables, store))
 
         return await run_in_threadpool(worked)

@@ -22,7 +22,7 @@ def ask(
     """Ask for something to be done to the table of that name; return of which source, and for which
     destination. Raises UnknownTable, WrongPhase."""
     url = config.state.url.get_secret_value()
-    with Store.open(url, config.pipeline, exclusive=False) as store:
+    with Store.existing(url, config.pipeline) as store:
         named = [state for state in store.tables(source, destination) if str(state.name) == table]
         if not named:
             raise UnknownTable(
