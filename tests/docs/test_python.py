@@ -107,6 +107,7 @@ def test_the_readme_reads_changes(reading: Shop, spark: SparkSession) -> None:
     run_until_rows_came(second, reading, names)
 
 
+@pytest.mark.slow
 def test_the_page_on_spark_reads_changes_and_tables(reading: Shop, spark: SparkSession) -> None:
     reading.source.execute("create role reader login superuser")
     stream, table, snapshot = on_page("spark.md", "python")

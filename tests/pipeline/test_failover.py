@@ -94,7 +94,6 @@ def test_a_snapshot_is_made_once_the_stream_has_come_to_where_it_was_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Later the slot is lost if a server takes over that has not come as far, and consumers are told."""
-    monkeypatch.setattr(snapshot_maker, "CAPTURE", 1.0)
     primary.execute("create table t (id int primary key)", "insert into t values (1)")
     with standby_of(primary.server) as standby:
         file = configuration(tmp_path, primary, to_nats(nats), **following(primary))
@@ -102,8 +101,10 @@ def test_a_snapshot_is_made_once_the_stream_has_come_to_where_it_was_taken(
             pipeline.until_phase(Phase.READY, "public.t")
             let_lag(primary, standby)
             primary.execute("insert into t values (2)")
-            asyncio.run(request(nats, "t"))
-            pipeline.until(lambda: [line for line in lines if line["event"] == "snapshot failed"])
+            with monkeypatch.context() as impatient:
+                impatient.setattr(snapshot_maker, "CAPTURE", 1.0)
+                asyncio.run(request(nats, "t"))
+                pipeline.until(lambda: [line for line in lines if line["event"] == "snapshot failed"])
             assert not read_all(nats, "INIT", "init.meta.t")
             standby.start()
             asyncio.run(request(nats, "t"))
