@@ -70,7 +70,7 @@ def test_a_document_has_the_values_that_python_reads(texts: list[str | None], be
     assert repr([msgpack.unpackb(column[row]) for row in range(len(column))]) == repr(expected)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=400)
 @given(text=_numbers)
 def test_a_number_is_never_another_one(text: str) -> None:
     assert repr(value_of(text)) == repr(packed_value(text, JSON))

@@ -182,7 +182,7 @@ def difference_of(workload: Workload, into: Database) -> str:
 
 
 def test_a_few_kills(own_database: Database, far_database: Database, tmp_path: Path) -> None:
-    assert run_through_kills(own_database, far_database, tmp_path, kills=4).total() == 4
+    assert run_through_kills(own_database, far_database, tmp_path, kills=3).total() == 3
 
 
 @pytest.mark.slow

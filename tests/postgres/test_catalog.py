@@ -293,7 +293,7 @@ def test_tables_that_come_and_go_do_not_fail_the_look(database: Database, connec
     with ThreadPoolExecutor() as pool:
         done = pool.submit(come_and_go)
         try:
-            until = time.monotonic() + 4
+            until = time.monotonic() + 2
             while time.monotonic() < until:
                 assert "stays" in names(catalog.matching(connection, TablesConfig()))[-1]
                 seen = outline.look(connection, "p")

@@ -84,7 +84,7 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.2):
+        while not self._ended.wait(0.5):
             self._look(self._process, "cmdline")
             with suppress(psutil.Error):
                 for child in self._process.children(recursive=True):
@@ -189,7 +189,7 @@ class Canary:
                 assert check(), self.log.read_text()
                 return
             assert time.monotonic() < end, f"{self.tables('copy')}\n{self.log.read_text()[-5000:]}"
-            time.sleep(0.3)
+            time.sleep(0.6)
 
     def is_in(self, phase: Phase, destination: str, table: str) -> bool:
         found = self.tables(destination).get(table)
