@@ -114,7 +114,7 @@ class Process:
         """As it is when the process is gone: connections are closed, locks are free, nothing more is said."""
         for stream in self.pipeline._streams:
             stream.query.stopping.set()
-            stream._manifest._db.close()
+            stream._manifest.close()
         self._close(_let_go)
 
     def _close(self, close: Callable[[Store], None]) -> None:
