@@ -46,6 +46,7 @@ class Facts:
     files: Mapping[str, int]
     """`relfilenode` of the table or of each leaf partition, by oid: another after a rewrite."""
     row_filter: str | None
+    """What a copy has to leave out; told for one only."""
     bytes: int
     begun: Lsn
     """Where the WAL was before the catalog was read last: a schema that a change before it has is not
@@ -137,26 +138,28 @@ def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
         seen = outline.look(connection, name, only=table)
         parts = [leaf.id for each in seen.tables.values() if each.id == table for leaf in seen.leaves(each)]
         mark = marks(seen, outline.shapes(connection, {table, *parts})).get(table)
-        facts = describe(connection, name, {table: mark} if mark is not None else {})
+        facts = describe(connection, name, {table: mark} if mark is not None else {}, filters=True)
     if table not in facts:
         return None
     size = catalog.sizes(connection, [table])
     return replace(facts[table], bytes=size.get(table, 0), begun=begun, lsn=wal_position(connection))
 
 
-def describe(connection: Connection, name: str, marks: Mapping[TableId, Mark]) -> dict[TableId, Facts]:
-    """Return the facts of these tables of a publication, without sizes. Call it in the `one_moment` that the
-    marks are of."""
+def describe(
+    connection: Connection, name: str, marks: Mapping[TableId, Mark], *, filters: bool = False
+) -> dict[TableId, Facts]:
+    """Return the facts of these tables of a publication, without sizes, and without row filters if these are
+    not asked for: a locked table keeps who asks waiting. Call it in the `one_moment` that the marks are of."""
     if not marks:
         return {}
-    published = publication.tables(connection, name, marks.keys())
-    filters = {table.table: table.row_filter for table in published}
+    published = publication.tables(connection, name, marks.keys(), filters=filters)
+    conditions = {table.table: table.row_filter for table in published}
     relations = described(connection, published)
     rows = {row[0]: row[1:] for row in connection.execute(_FACTS, (list(marks),))}
     types = TypeCatalog(lambda: connection)
     schemas = [schema_of(relation, 0, types) for relation in relations]
     return {
-        schema.id: _facts(schema, rows[schema.id], filters.get(schema.name), marks[schema.id])
+        schema.id: _facts(schema, rows[schema.id], conditions.get(schema.name), marks[schema.id])
         for schema in schemas
         if schema.id in marks
     }

@@ -113,19 +113,19 @@ def describe(connection: Connection, name: str) -> Publication | None:
 
 
 def tables(
-    connection: Connection, name: str, only: Collection[TableId] | None = None
+    connection: Connection, name: str, only: Collection[TableId] | None = None, *, filters: bool = False
 ) -> list[PublishedTable]:
     """Return what is published, in effect: schemas, partitions and column lists settled; all of it, or
-    those tables that are asked for."""
+    those tables that are asked for. To tell their row filters waits for tables that are locked."""
     rows = connection.execute(
         (_TABLES_15 if connection.info.server_version >= 150000 else _TABLES_14).encode(),
-        {"name": name, "only": None if only is None else list(only)},
+        {"name": name, "only": None if only is None else list(only), "filters": filters},
     )
     return [PublishedTable(TableName(row[0], row[1]), tuple(row[2] or ()), row[3]) for row in rows]
 
 
 # What `pg_publication_tables` says: that view opens the tables, so that it waits for one that is locked and
-# fails for one that is dropped meanwhile. Only a row filter still does.
+# fails for one that is dropped meanwhile. So does whoever asks for a row filter.
 _TABLES = """
     with recursive p as (
         select oid, puballtables, pubviaroot, to_jsonb(q) ->> 'pubgencols' = 's' as generated
@@ -153,7 +153,7 @@ _TABLES = """
               and case when own.numbers is null or c.relnamespace in (select oid from schemas)
                        then a.attgenerated = '' or (a.attgenerated = 's' and p.generated)
                        else a.attnum = any (own.numbers) end),
-           case when c.relnamespace not in (select oid from schemas)
+           case when %(filters)s and c.relnamespace not in (select oid from schemas)
                 then pg_get_expr(own.condition, c.oid) end
     from p cross join tree
     join pg_class c on c.oid = tree.oid
