@@ -12,7 +12,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # A process that opens a terminal while it leads a session without one is controlled by it: Ctrl-C works.
@@ -74,6 +74,14 @@ class Terminal:
         while termios.tcgetattr(self._master)[3] & termios.ECHO:
             assert time.monotonic() < end, self.shown[-3000:]
             time.sleep(0.01)
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, again and again: Python's `input` misses one that comes just before it reads."""
+        for _ in range(30):
+            self.type("\x03")
+            with suppress(AssertionError):
+                return self.ended(2)
+        return self.ended(0)
 
     def forget(self) -> None:
         self._written = b""
