@@ -148,8 +148,8 @@ def gather(connection: Connection, name: str, table: TableId) -> Facts | None:
 def describe(
     connection: Connection, name: str, marks: Mapping[TableId, Mark], *, filters: bool = False
 ) -> dict[TableId, Facts]:
-    """Return the facts of these tables of a publication, without sizes, and without row filters if these are
-    not asked for: a locked table keeps who asks waiting. Call it in the `one_moment` that the marks are of."""
+    """Return the facts of these tables of a publication, without sizes, and row filters only for who asks for
+    them: they wait for locked tables. Call it in the `one_moment` that the marks are of."""
     if not marks:
         return {}
     published = publication.tables(connection, name, marks.keys(), filters=filters)

@@ -25,8 +25,10 @@ from penstock.model.errors import (
     DestinationBusy,
     DestinationUnready,
     DestinationWentBack,
+    ForeignKeyRefused,
     NotReady,
     PenstockError,
+    RefusedAtTheEnd,
     RowRefused,
     TargetUnfit,
     WriteDenied,
@@ -40,6 +42,9 @@ _MEMORY = {"temp_buffers": "64MB", "work_mem": "32MB"}
 """So that a staging table, and the hash of one, need not go to disk: a tenth of the time for many changes."""
 _LOCK_WAIT = {"lock_timeout": "10s"}
 """For a lock on what we keep there ourselves: who wants to stop us has not long to wait."""
+
+_ALL_ROWS = {"row_security": "off"}
+"""Where policies would hide rows from us that is an error, and no row stays that was deleted."""
 
 _UNREAD = {"tcp_user_timeout": "300000"}
 """Milliseconds that the server may leave rows unread: a lock may keep it waiting in the middle of them."""
@@ -81,7 +86,7 @@ def _settle(connection: Connection) -> None:
         timeouts.append("transaction_timeout")
     for name in timeouts:
         connection.execute(sql.SQL("set {} = 0").format(sql.Identifier(name)))
-    for name, value in (_MEMORY | _LOCK_WAIT).items():
+    for name, value in (_MEMORY | _LOCK_WAIT | _ALL_ROWS).items():
         connection.execute(sql.SQL("set {} = {}").format(sql.Identifier(name), sql.Literal(value)))
     # A role that may not: then triggers and foreign keys are at work, as for any other writer.
     with suppress(psycopg.errors.InsufficientPrivilege):
@@ -99,7 +104,7 @@ def session(conninfo: str, destination: str) -> Iterator[Connection]:
     connection = _taken(conninfo) or open_session(conninfo, destination)
     try:
         yield connection
-        connection.commit()
+        _commit(connection)
     except psycopg.Error as error:
         connection.close()
         raise _of_destination(error).at(destination=destination) from None
@@ -110,6 +115,15 @@ def session(conninfo: str, destination: str) -> Iterator[Connection]:
         connection.close()
         raise
     _idle.setdefault((os.getpid(), conninfo), []).append(connection)
+
+
+def _commit(connection: Connection) -> None:
+    try:
+        connection.commit()
+    except psycopg.Error as error:
+        if not is_of_a_row(error):
+            raise
+        raise RefusedAtTheEnd(explain(error).reason) from None
 
 
 def _taken(conninfo: str) -> Connection | None:
@@ -169,7 +183,11 @@ def of_table(error: psycopg.Error) -> PenstockError:
         return DestinationBusy(explained.reason)
     if state == "42501":
         return WriteDenied(explained.reason)
-    return (RowRefused if is_of_a_row(error) else TargetUnfit)(explained.reason)
+    return (kind_of_refusal(error) if is_of_a_row(error) else TargetUnfit)(explained.reason)
+
+
+def kind_of_refusal(error: psycopg.Error) -> type[RowRefused]:
+    return ForeignKeyRefused if isinstance(error, psycopg.errors.ForeignKeyViolation) else RowRefused
 
 
 def _is_raised(error: psycopg.Error) -> bool:

@@ -23,6 +23,21 @@ class RowRefused(PenstockError):
     )
 
 
+class RefusedAtTheEnd(RowRefused):
+    """The destination does not take a row: a deferred constraint, which is looked at when all is written."""
+
+
+class ForeignKeyRefused(RowRefused):
+    """A foreign key at the destination refuses a row, maybe only until another table has come as far."""
+
+    retry = True
+    remedy = (
+        "It is tried again by itself for a while. See what the foreign key misses, drop it, or let the role "
+        "write as replication does (grant set on parameter session_replication_role to …), then "
+        "`penstock retry CONFIG TABLE`"
+    )
+
+
 class MessageTooLarge(PenstockError):
     """A change is larger than a message can be."""
 
@@ -65,8 +80,8 @@ class WriteDenied(AccessDenied):
 
     scope = Scope.TABLE
     remedy = (
-        "Grant the destination's role what it needs on the table and its schema, "
-        "then `penstock retry CONFIG TABLE`"
+        "Grant the destination's role what it needs on the table and its schema (where row-level security "
+        "hides rows from it: bypassrls), then `penstock retry CONFIG TABLE`"
     )
 
 
@@ -77,6 +92,18 @@ class DestinationBusy(PenstockError):
     retry = True
     endless = True
     remedy = "It is tried again by itself"
+
+
+class RowsReferenced(PenstockError):
+    """Rows are to go, and a foreign key at the destination would delete others with them that may stay."""
+
+    scope = Scope.TABLE
+    retry = True
+    endless = True
+    remedy = (
+        "It is tried again by itself, when no row references them. Drop the foreign key, or let the role "
+        "write as replication does: grant set on parameter session_replication_role to …"
+    )
 
 
 class DestinationUnready(PenstockError):

@@ -13,6 +13,7 @@ from psycopg import sql
 
 from penstock.destinations.postgres.table import definition
 from penstock.destinations.postgres.table.follow_schema import align
+from penstock.destinations.postgres.table.references import refuse_if_referenced
 from penstock.destinations.postgres.table.target_table import (
     DELETED,
     END,
@@ -55,10 +56,12 @@ def _exchange(connection: Connection, aside: TargetTable, target: TargetTable) -
             "run as a superuser: grant set on parameter session_replication_role to …",
         )
     align(connection, target)
-    stays = sql.SQL("exists (select from {} a where {})").format(aside.identifier, _same_key(target))
-    connection.execute(
-        sql.SQL("delete from {} t where {} and not {}").format(target.identifier, target.own("t"), stays)
+    gone = sql.SQL("{} and not exists (select from {} a where {})").format(
+        target.own("t"), aside.identifier, _same_key(target)
     )
+    if target.cascades:
+        refuse_if_referenced(connection, target, gone, by_ours=True)
+    connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
     _upsert(connection, aside, target)
 
 

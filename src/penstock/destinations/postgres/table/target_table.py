@@ -32,7 +32,7 @@ class TargetTable:
     equalities: tuple[tuple[str, str, str], ...] = ()
     """Key columns of a type that PostgreSQL does not bring, with the schema and name of its equality."""
     referenced: bool = False
-    """Whether foreign keys are at work that reference it (`guarding.Guarded`)."""
+    """Whether foreign keys are at work that reference it (`trust.Guarded`)."""
     cascades: bool = False
     """Whether these delete or change other rows with its own."""
     computed: frozenset[str] = frozenset()

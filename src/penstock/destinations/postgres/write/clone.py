@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import psycopg
@@ -23,14 +24,14 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.net import INSERTED, MOVED, UPDATED, Net
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.session import is_of_a_row, kind_of_refusal
 from penstock.destinations.postgres.table.references import refuse_if_children
 from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
-from penstock.destinations.postgres.write import few_rows
+from penstock.destinations.postgres.write import few_rows, referenced
 from penstock.destinations.postgres.write.merge import has_key, inserted, merge, origin, value, was
 from penstock.destinations.postgres.write.refused_row import described, first_refused, refused
 from penstock.destinations.postgres.write.staging import Stage, Values, copy_in
-from penstock.model.errors import RowRefused
+from penstock.model.errors import RowRefused, RowsReferenced
 from penstock.postgres.connection import Connection, without_values
 
 Way = Callable[[Connection, TargetTable, Net], None]
@@ -38,6 +39,13 @@ Way = Callable[[Connection, TargetTable, Net], None]
 DELETED = ord("D")
 
 KIND, KEPT, FOUND = sql.Identifier("kind"), sql.Identifier("kept"), sql.Identifier("found")
+
+_GIVES_WAY = (
+    psycopg.errors.UniqueViolation,
+    psycopg.errors.ExclusionViolation,
+    psycopg.errors.ForeignKeyViolation,
+    RowsReferenced,
+)
 
 EXTRA = (
     sql.SQL("""''::"char" as kind"""),
@@ -50,9 +58,9 @@ def apply(connection: Connection, target: TargetTable, net: Net) -> int:
     """Write the net change; return how many rows were written or deleted. A refused row's error has its key.
 
     A way that meets a key which is there already, unexpectedly or since values of another unique column were
-    swapped, or what an exclusion constraint keeps apart, gives way to the next.
+    swapped, what an exclusion constraint keeps apart, or what a foreign key holds, gives way to the next.
     """
-    failed: psycopg.Error | None = None
+    failed: psycopg.Error | RowsReferenced | None = None
     for way in _ways(target, net):
         try:
             with connection.transaction():
@@ -60,7 +68,7 @@ def apply(connection: Connection, target: TargetTable, net: Net) -> int:
                     empty(connection, target)
                 way(connection, target, net)
             return int(net.rows.num_rows + net.deletes.num_rows)
-        except (psycopg.errors.UniqueViolation, psycopg.errors.ExclusionViolation) as error:
+        except _GIVES_WAY as error:
             failed = error
         except psycopg.Error as error:
             if not is_of_a_row(error):
@@ -68,15 +76,21 @@ def apply(connection: Connection, target: TargetTable, net: Net) -> int:
             failed = error
             break
     assert failed is not None
+    if isinstance(failed, RowsReferenced):
+        raise failed
     raise _refused(connection, target, net, failed) from None
 
 
 def _ways(target: TargetTable, net: Net) -> list[Way]:
-    """Return the ways to try. No row that stays is deleted for a moment where others would go with it."""
+    """Return the ways to try."""
     last: list[Way] = [] if target.cascades else [replaced]
     if last and target.fixed.difference(target.key):
         return last
-    if few_rows.are_few(target, net):
+    few = few_rows.are_few(target, net)
+    if target.referenced and not target.append:
+        way = few_rows.apply if few else merged
+        return [*(partial(each, way=way) for each in referenced.ways(target)), *last]
+    if few:
         return [few_rows.apply, *last]
     if target.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
         return [merged, *last]
@@ -89,7 +103,7 @@ def _refused(connection: Connection, target: TargetTable, net: Net, error: psyco
 
     count = net.deletes.num_rows + net.rows.num_rows
     if not count:
-        return RowRefused(without_values(error), table=target.delivery.table.name)
+        return kind_of_refusal(error)(without_values(error), table=target.delivery.table.name)
     number, cause = first_refused(connection, count, attempt)
     alone = _part(net, number, number + 1)
     keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(target.key))

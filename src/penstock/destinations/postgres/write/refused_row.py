@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.changes import unreadable
+from penstock.destinations.postgres.session import kind_of_refusal
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.model.errors import RowRefused
@@ -62,7 +63,7 @@ def refused(
     target: TargetTable, error: psycopg.Error, columns: Sequence[str], values: Sequence[str | None]
 ) -> RowRefused:
     """Return the error of one row, with what the row is found by: its key, and nothing else of it."""
-    return RowRefused(
+    return kind_of_refusal(error)(
         without_values(error).replace(target.name.name, target.delivery.target.name),
         table=target.delivery.table.name,
         key=described(columns, values),
