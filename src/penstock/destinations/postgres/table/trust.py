@@ -187,15 +187,16 @@ def check_rows(connection: Connection, endpoint: Endpoint, target: TargetTable) 
 
 
 def check_free(connection: Connection, endpoint: Endpoint, delivery: Delivery) -> None:
-    """Raise if another stream of this pipeline arrives at the same table: they would overwrite each other.
-    Tables of one stream are kept apart by the stream itself, since names pass from one to another."""
+    """Raise if another stream arrives at the same table: they would overwrite each other. Tables of one
+    stream are kept apart by the stream itself, since names pass from one to another."""
     stream = endpoint.stream(delivery.source)
     row = connection.execute(
         """
-        select source_table, destination, source from penstock.tables
-        where pipeline = %(pipeline)s and target = %(target)s and schema_version <> %(unwritten)s
-          and (destination, source) <> (%(destination)s, %(source)s)
-          and case when destination = %(destination)s then not %(several)s
+        select source_table, pipeline, destination, source from penstock.tables
+        where target = %(target)s and schema_version <> %(unwritten)s
+          and (pipeline, destination, source) <> (%(pipeline)s, %(destination)s, %(source)s)
+          and case when pipeline <> %(pipeline)s then not %(several)s or source = %(source)s
+                   when destination = %(destination)s then not %(several)s
                    else destination = any (%(beside)s) end
         limit 1
         """,
@@ -209,12 +210,18 @@ def check_free(connection: Connection, endpoint: Endpoint, delivery: Delivery) -
             "beside": list(endpoint.beside),
         },
     ).fetchone()
-    if row is not None:
-        name, destination, source = row
-        raise TargetShared(
-            f"{name} of source {source} arrives at the same table, by destination {destination}",
-            target=delivery.target,
-        )
+    if row is None:
+        return
+    name, pipeline, destination, source = row
+    where = f"{name} of source {source} arrives at the same table, by destination {destination}"
+    if pipeline == stream.pipeline:
+        raise TargetShared(where, target=delivery.target)
+    raise TargetShared(
+        f"{where} of pipeline {pipeline}",
+        target=delivery.target,
+        remedy="Give one of them another `target` under `tables` of its destination, or exclude it; if that "
+        "pipeline is no more, run `penstock teardown` with its configuration. It is tried again by itself",
+    )
 
 
 def _lock(name: TableName) -> sql.Composable:
