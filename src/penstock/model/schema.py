@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, NewType
 
@@ -94,6 +94,11 @@ class ColumnType:
             base = base.inner
         return base
 
+    @property
+    def unnamed(self) -> ColumnType:
+        """Return the type without its name, which may be another one by now: it is the same by its oid."""
+        return replace(self, name="", inner=self.inner.unnamed if self.inner else None)
+
     def to_dict(self) -> dict[str, Any]:
         inner = self.inner.to_dict() if self.inner else None
         return {
@@ -136,6 +141,11 @@ class TableSchema:
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def layout(self) -> list[tuple[str, ColumnType]]:
+        """Return the columns' names and types, whatever these are called."""
+        return [(column.name, column.type.unnamed) for column in self.columns]
 
     @property
     def has_unknown_types(self) -> bool:

@@ -137,7 +137,7 @@ class Changes:
         on."""
         versions = [version for _, version in self.store.schemas(self.feed.name, schema.id)]
         ours = [
-            version for version in versions if version.version < 0 and schema_evolution.same(version, schema)
+            version for version in versions if version.version < 0 and replace(version, version=0) == schema
         ]
         return ours[0] if ours else replace(schema, version=min(0, *(v.version for v in versions), 0) - 1)
 

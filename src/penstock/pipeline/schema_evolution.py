@@ -46,8 +46,11 @@ UNCERTAIN = CopyAnew("which of its columns are which can no longer be told")
 
 
 def same(one: TableSchema, other: TableSchema) -> bool:
-    """Whether two descriptions say the same, whatever their versions."""
-    return (one.name, one.identity, one.columns) == (other.name, other.identity, other.columns)
+    """Whether two descriptions say the same, whatever their versions, and whatever types are called: the
+    stream's rows have the name that a type had when it was seen first, the catalog the one of now."""
+    if (one.name, one.identity) != (other.name, other.identity):
+        return False
+    return one.columns == other.columns or (one.key, one.layout) == (other.key, other.layout)
 
 
 def is_newer(now: Facts, detail: Mapping[str, Any]) -> bool:
@@ -73,7 +76,7 @@ def follow(
 ) -> Evolved | CopyAnew:
     """Return the step from `old`, of which `detail` is certain, to `new`, of a row from before `now` was
     read."""
-    if _columns(old) == _columns(new):
+    if old.layout == new.layout:
         return Evolved(SchemaChange(), dict(detail))
     if now is None:
         return CopyAnew("its columns changed and it is no longer published as it was")
@@ -132,7 +135,7 @@ def _change(
     for column, number in zip(new.columns, to, strict=True):
         before = was.get(number)
         if before is None:
-            if number not in names or _type(now.schema, names[number]) != column.type:
+            if number not in names or _type(now.schema, names[number]) != column.type.unnamed:
                 return CopyAnew("its columns changed again before the change could be followed")
             texts = now.missing.get(names[number], [])
             if len(texts) > 1:
@@ -141,7 +144,7 @@ def _change(
             continue
         if before.name != column.name:
             renamed.append((before.name, column.name))
-        if column.type != before.type:
+        if column.type.unnamed != before.type.unnamed:
             if not _prints_alike(before.type, column.type):
                 return CopyAnew(f"the type of {column.name} changed")
             retyped.append(column)
@@ -176,24 +179,18 @@ def _loses_its_key(old: TableSchema, detail: Mapping[str, Any], now: Facts) -> b
     )
 
 
-def _columns(schema: TableSchema) -> list[tuple[str, ColumnType]]:
-    return [(column.name, column.type) for column in schema.columns]
-
-
 def _type(schema: TableSchema, name: str) -> ColumnType:
-    return next(column.type for column in schema.columns if column.name == name)
+    return next(type for column, type in schema.layout if column == name)
 
 
 def _prints_alike(old: ColumnType, new: ColumnType) -> bool:
     """Whether every value of the old type prints the same under the new one, if rows were not rewritten."""
     before, after = old.base, new.base
-    if before.name != after.name:
-        return (before.name, after.name) == ("varchar", "text")
-    if before.name == "numeric":
+    if before.name == after.name == "numeric":
         return after.modifier == -1 or _is_wider_numeric(before.modifier, after.modifier)
-    if before.name == "varchar":
+    if before.name == "varchar" and after.name in ("varchar", "text"):
         return after.modifier == -1 or 0 <= before.modifier <= after.modifier
-    return before == after
+    return before.unnamed == after.unnamed
 
 
 def _is_wider_numeric(old: int, new: int) -> bool:

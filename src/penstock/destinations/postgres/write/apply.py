@@ -98,7 +98,7 @@ def _is_new(runs: Sequence[Run], before: FollowedSchema) -> bool:
 
 def _left_to_do(change: SchemaChange, copied: TableSchema | None, to: TableSchema) -> SchemaChange:
     """Return the step without what is done: a copy may have the new columns already, not the new name."""
-    if copied is None or [(c.name, c.type) for c in copied.columns] != [(c.name, c.type) for c in to.columns]:
+    if copied is None or copied.layout != to.layout:
         return change
     return SchemaChange(target=change.target)
 
