@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from penstock.pipeline.catalog_look import PublishedTables
 from penstock.pipeline.name_owners import Places
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.table_facts import Facts
-from penstock.pipeline.table_states import Tables
+from penstock.pipeline.table_states import TIMELINE, Tables
 from penstock.spool.identity import Identity
 from penstock.spool.manifest import Manifest
 from penstock.state.store import Store, TableKey, TableState
@@ -106,6 +106,14 @@ def test_two_copies_that_wait_are_not_in_each_others_way(stage: Stage) -> None:
     assert stage.places.is_lost(one), "the other one stays where it is"
     one = replace(one, detail={"lsn": "0/2"})
     assert not stage.places.is_lost(one), "the last look was before the copy"
+
+
+@pytest.mark.parametrize("detail", [{}, {TIMELINE: 1}], ids=["handed over", "set aside"])
+def test_one_that_stopped_has_its_place_once_its_copy_is_handed_over(stage: Stage, detail: Any) -> None:
+    stopped = stage.table(1, "orders", "orders", Phase.ERRORED)
+    stopped = replace(stopped, position=Lsn(1), detail=detail)
+    stage.tables.put(stopped)
+    assert stage.places.owner(name("orders"), TableId(2)) == (None if detail else stopped)
 
 
 def test_one_that_leaves_is_waited_for_by_a_copy(stage: Stage) -> None:

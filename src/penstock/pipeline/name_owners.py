@@ -17,7 +17,7 @@ from penstock.model.errors import TargetShared
 from penstock.model.phases import Phase
 from penstock.pipeline.schema_evolution import is_newer
 from penstock.pipeline.source_feed import SourceFeed
-from penstock.pipeline.table_states import Tables
+from penstock.pipeline.table_states import Tables, is_handed_over
 from penstock.state.store import TableState
 
 
@@ -76,5 +76,5 @@ class Places:
 
 def _is_delivered(state: TableState) -> bool:
     """Whether the table stands under its target: a copy that was not handed over is set aside."""
-    stopped = state.phase is Phase.ERRORED and state.position is not None and state.snapshot is None
+    stopped = state.phase is Phase.ERRORED and state.position is not None and is_handed_over(state)
     return state.phase.streams or stopped

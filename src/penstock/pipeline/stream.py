@@ -45,7 +45,7 @@ from penstock.pipeline.stream_start import Beginning
 from penstock.pipeline.table_actions import PAUSE
 from penstock.pipeline.table_facts import Facts, Mark
 from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
-from penstock.pipeline.table_states import Tables
+from penstock.pipeline.table_states import Tables, is_handed_over
 from penstock.pipeline.transform.transform import Transforms
 from penstock.pipeline.unfinished_steps import Unfinished
 from penstock.state.store import Store, TableState
@@ -330,7 +330,7 @@ class Stream:
         if state.position is None:
             self.tables.copy_anew(state, "retried")
             return
-        if state.snapshot is not None:  # its copy was never handed over
+        if not is_handed_over(state):
             self._hand_over(state, reached)
             return
         changes = self.changes.waiting(state, self.position)

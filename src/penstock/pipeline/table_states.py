@@ -259,6 +259,12 @@ class Tables:
         return None
 
 
+def is_handed_over(state: TableState) -> bool:
+    """Whether no copy of the table is set aside. An empty one has no snapshot, and one that an earlier
+    version made may have no timeline."""
+    return TIMELINE not in state.detail and state.snapshot is None
+
+
 def _still_asked_for(state: TableState, stored: TableState) -> TableState:
     """Return the state with what is stored as asked for: a reload, unless the table is to be copied now; a
     pause, unless it has stopped."""

@@ -1,0 +1,45 @@
+"""`startup_mode: streaming_only`: what the destination has stays, and every change arrives once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from penstock.destinations.postgres.table import trust
+from penstock.model.phases import Phase
+from tests.pipeline.running import contents
+from tests.pipeline.stepping import Bed, Process, settings
+from tests.pipeline.test_table_reloads import state, until
+
+
+@contextmanager
+def streaming_only(bed: Bed, **destination: Any) -> Iterator[Process]:
+    config = settings(bed.folder, bed.source, bed.destination, **destination)
+    source = config.sources[0].model_copy(update={"startup_mode": "streaming_only"})
+    running = Process(config.model_copy(update={"sources": [source]}), bed.spark)
+    try:
+        running.start()
+        yield running
+    finally:
+        running.abandon()
+
+
+def test_a_table_that_is_locked_when_it_is_handed_over_holds_up_no_other(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "LONG", "100ms")
+    tables = ("create table t (id integer primary key)", "create table u (id integer primary key)")
+    bed.source.execute(*tables)
+    bed.destination.execute(*tables, "insert into t values (7)")
+    with streaming_only(bed, tables={"public.t": {}}) as running:
+        until(bed, running, lambda: state(running).phase is Phase.FINISHED_COPY)
+        with bed.destination.connect() as other, other.transaction():
+            other.execute("lock table t in share mode")
+            until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+            bed.source.execute("insert into t values (1)", "insert into u values (1)")
+            until(bed, running, lambda: contents(bed.destination, "u") == ["(1)"])
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(7)"])
+        assert state(running).phase is Phase.READY
