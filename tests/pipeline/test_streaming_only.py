@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
 
 from penstock.destinations.postgres.table import trust
 from penstock.model.phases import Phase
+from penstock.spool.manifest import Manifest
 from tests.pipeline.running import contents
 from tests.pipeline.stepping import Bed, Process, settings
-from tests.pipeline.test_table_reloads import state, until
+from tests.pipeline.test_table_reloads import ask, state, until
 
 
 @contextmanager
@@ -43,3 +44,24 @@ def test_a_table_that_is_locked_when_it_is_handed_over_holds_up_no_other(
             until(bed, running, lambda: contents(bed.destination, "u") == ["(1)"])
         until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(7)"])
         assert state(running).phase is Phase.READY
+
+
+def test_a_table_that_is_copied_anew_goes_on_where_it_stood(bed: Bed) -> None:
+    """Though the spool has earlier changes, for somebody who is slow, also of other columns."""
+    bed.source.execute("create table t (note text)", "alter table t replica identity full")
+    bed.destination.execute("create table t (note text, b text)", "insert into t values ('there')")
+    with streaming_only(bed, tables={"public.t": {}}) as running:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        with closing(Manifest.open(bed.spool)) as manifest:
+            manifest.register("slow", manifest.retired)
+        bed.source.execute("insert into t values ('before')")
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(before,)", "(there,)"])
+        bed.source.execute("alter table t add b text", "insert into t values ('altered', 'b')")
+        until(bed, running, lambda: len(contents(bed.destination, "t")) == 3)
+        copy = state(running).copy
+        ask(running, "reload")
+        until(bed, running, lambda: state(running).copy != copy)
+        bed.source.execute("insert into t values ('after', 'b')")
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        expected = ["(after,b)", "(altered,b)", "(before,)", "(there,)"]
+        until(bed, running, lambda: contents(bed.destination, "t") == expected)

@@ -166,11 +166,10 @@ class Copier:
         stream.tables.keep_masked(state, facts.schema.name, facts.detail())
         schema = stream.changes.learnt(facts)
         takes_copies = stream.target.traits.takes_copies
-        streaming_only = takes_copies and stream.feed.source.startup_mode == "streaming_only"
         target, kind = stream.tables.placed(schema.name)
         state = replace(
             state,
-            snapshot=None if streaming_only else state.snapshot,  # an empty copy has no change in it
+            snapshot=None if stream.streaming_only else state.snapshot,  # an empty copy has no change in it
             name=schema.name,
             target=target,
             version=schema.version,
@@ -182,7 +181,7 @@ class Copier:
         settings = self._config.initial_copy
         ranges = (
             []
-            if streaming_only or not takes_copies
+            if stream.streaming_only or not takes_copies
             else snapshot.ranges(
                 schema.column_names, facts.row_filter, settings.partition_bytes, settings.batch_rows
             )
@@ -197,7 +196,7 @@ class Copier:
         if takes_copies:
             copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
         try:
-            rows = self._nothing(stream, copy) if streaming_only else stream.target.copy_table(copy)
+            rows = self._nothing(stream, copy) if stream.streaming_only else stream.target.copy_table(copy)
         except PenstockError:
             snapshot.alive()  # if the snapshot is gone, that is what went wrong
             raise

@@ -63,6 +63,7 @@ class Stream:
         self.config = destination
         self.position = ZERO
         self.patient = target.traits.waits_for_interval
+        self.streaming_only = target.traits.takes_copies and feed.source.startup_mode == "streaming_only"
         self._pipeline = config
         self._store = store
         self._manifest = feed.open()
@@ -189,6 +190,8 @@ class Stream:
         """Copy the table anew. The destination is told, and where the table stands, if not with the stream:
         it must not take the table for one that follows the stream."""
         table, position = state.key.table, self.position if stands is None else stands
+        if self.streaming_only and state.phase.streams:
+            self.tables.hold_from(table, position)  # what it has stays: earlier changes would come twice
         self.unfinished.do(
             partial(self.target.hold, self.feed.name, table, position, CopyNeeded(why)),
             partial(self.target.expect, self.feed.name, {table: state.name}),

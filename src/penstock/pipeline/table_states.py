@@ -163,6 +163,11 @@ class Tables:
         """Keep the changes of a table that waits, from where it says; a hold that is there stays."""
         self._manifest.register(self._holder(state.key.table), position)
 
+    def hold_from(self, table: TableId, position: Lsn) -> None:
+        """Keep the changes of a table that streamed from here on, and none from before."""
+        self.release(table)
+        self._manifest.register(self._holder(table), position)
+
     def hold_back(self, state: TableState, position: Lsn) -> bool:
         """Keep the changes of a table that waits from further back on; return whether the spool has them."""
         return self._manifest.rewind(self._holder(state.key.table), position)
