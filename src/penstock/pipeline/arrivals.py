@@ -57,9 +57,9 @@ class Arrivals:
         unknown = {table for table in tables if self._tables.get(table) is None}
         if not unknown - self._asked_for:
             return
-        self._asked_for |= unknown
         published = self._stream.feed.discover()
         self._add(published, unknown & published.tables.keys())
+        self._asked_for |= unknown  # not before: where that fails, the batch comes again
 
     def _add(self, published: PublishedTables, tables: Iterable[TableId]) -> None:
         feed = self._stream.feed
