@@ -16,8 +16,9 @@ class Developer:
         self._random = random
         self._written = 0
         database.execute(
-            f"create table {table} (id int primary key, a text, b text, c varchar)",
-            f"insert into {table} select n, 'a ' || n, 'b ' || n, 'c ' || n from generate_series(1, 5) n",
+            f"create table {table} (id int primary key, k int not null, a text, b text, c varchar)",
+            f"alter table {table} add constraint {table}_id unique (id)",
+            f"insert into {table} select n, 0, 'a ' || n, 'b ' || n, 'c ' || n from generate_series(1, 5) n",
         )
 
     def transaction(self) -> None:
@@ -38,7 +39,7 @@ class Developer:
         return dict(
             self._database.query(
                 "select attname::text, format_type(atttypid, null) from pg_attribute"
-                " where attrelid = %s::regclass and attnum > 1 and not attisdropped order by attnum",
+                " where attrelid = %s::regclass and attnum > 2 and not attisdropped order by attnum",
                 self._table,
             )
         )
@@ -46,17 +47,18 @@ class Developer:
     def _write(self, columns: dict[str, str]) -> str:
         self._written += 1
         values = ", ".join(f"'{name} {self._written}'" for name in columns)
-        names = ", ".join(("id", *columns))
-        sets = ", ".join(f"{name} = excluded.{name}" for name in columns) or "id = excluded.id"
+        names = ", ".join(("id", "k", *columns))
+        sets = ", ".join(f"{name} = excluded.{name}" for name in ("k", *columns))
+        key = f"{self._random.randint(1, 9)}, {self._random.randint(0, 2)}"
         return (
-            f"insert into {self._table} ({names}) values ({self._random.randint(1, 9)}"
+            f"insert into {self._table} ({names}) values ({key}"
             f"{', ' if values else ''}{values}) on conflict (id) do update set {sets}"
         )
 
     def _alter(self, columns: dict[str, str]) -> list[str]:
         """Statements; `columns` is what there is after them."""
         free = [name for name in NAMES if name not in columns]
-        kinds = ["add"] if free else []
+        kinds = ["key"] + (["add"] if free else [])
         if columns:
             kinds += ["drop", "make again", "move on", "swap", "compute", "widen", "set default"]
         if columns and free:
@@ -66,6 +68,8 @@ class Developer:
         other = self._random.choice([name for name in columns if name != one] or [one])
         default = self._random.choice(["", f" default 'default {self._written}'"])
         match kind:
+            case "key":
+                return self._identify()
             case "add":
                 name = self._random.choice(free)
                 columns[name] = "text"
@@ -99,6 +103,17 @@ class Developer:
                 return [f"{table} alter {one} type text"]
             case _:
                 return [f"{table} alter {one} set default 'later'"]
+
+    def _identify(self) -> list[str]:
+        """Have rows found in another way."""
+        table = f"alter table {self._table}"
+        anew = [f"{table} replica identity full", f"{table} drop constraint if exists {self._table}_pkey"]
+        key = self._random.choice(["", "id", "id, k", "k, id"])
+        if key:
+            anew += [f"{table} add primary key ({key})", f"{table} replica identity default"]
+        if self._random.random() < 0.3:
+            anew.append(f"{table} replica identity using index {self._table}_id")
+        return anew
 
 
 def _rename(columns: dict[str, str], names: dict[str, str]) -> None:

@@ -199,7 +199,7 @@ def test_whatever_a_developer_alters(
     random = Random(seed)
     names = [f"t{number}" for number in range(4)]
     developers = [Developer(source, name, random) for name in names]
-    copies = destination, Consumer(source, rebuilt), rebuilt
+    copies = destination, Consumer(source, rebuilt, rewritten=True), rebuilt
     file = configuration(tmp_path, source, to_postgres(destination), to_files(tmp_path))
     with running(file, spark) as pipeline:
         pipeline.until_phase(Phase.READY, *(f"public.{name}" for name in names))
