@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.destinations.postgres.table import trust
+from penstock.model.errors import CopyRuledOut
 from penstock.model.phases import Phase
 from penstock.spool.manifest import Manifest
 from tests.pipeline.running import contents
@@ -65,3 +66,15 @@ def test_a_table_that_is_copied_anew_goes_on_where_it_stood(bed: Bed) -> None:
         until(bed, running, lambda: state(running).phase is Phase.READY)
         expected = ["(after,b)", "(altered,b)", "(before,)", "(there,)"]
         until(bed, running, lambda: contents(bed.destination, "t") == expected)
+
+
+def test_a_table_whose_changes_cannot_be_followed_without_a_copy_stops_and_says_so(bed: Bed) -> None:
+    bed.source.execute("create table t (id integer primary key)")
+    with streaming_only(bed) as running:
+        bed.source.execute("insert into t values (1)", "alter table t add b text")
+        bed.source.execute("insert into t values (2, 'b')")
+        until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+        error = state(running).error
+        assert isinstance(error, CopyRuledOut)
+        assert "startup_mode: auto" in error.remedy
+        assert state(running).retry_at is None

@@ -30,7 +30,15 @@ from penstock.destinations.batch import ChangeBatch
 from penstock.destinations.ledger import refuse_if_behind
 from penstock.destinations.protocol import TableChanges, Target
 from penstock.model import ZERO, Lsn, TableId
-from penstock.model.errors import CopyNeeded, PenstockError, Scope, TablePaused, TargetTaken, TransformRefused
+from penstock.model.errors import (
+    CopyNeeded,
+    CopyRuledOut,
+    PenstockError,
+    Scope,
+    TablePaused,
+    TargetTaken,
+    TransformRefused,
+)
 from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
@@ -315,7 +323,10 @@ class Stream:
             self.copy_anew(replace(owner, target=now), f"another table is called {owner.name} now")
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
-            self.tables.copy_anew(state, changes.why)
+            if self.streaming_only:
+                self.fail(state, CopyRuledOut(changes.why), state.position)
+            else:
+                self.tables.copy_anew(state, changes.why)
             return
         waiting, after = changes
 

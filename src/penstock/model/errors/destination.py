@@ -139,6 +139,13 @@ class CopyNeeded(PenstockError):
     remedy = "It is copied anew by itself"
 
 
+class CopyRuledOut(PenstockError):
+    """The table's changes cannot be followed without a new copy, and `streaming_only` copies nothing."""
+
+    scope = Scope.TABLE
+    remedy = "Start once with `startup_mode: auto`, and `penstock reload CONFIG TABLE`; or exclude the table"
+
+
 class TransformRefused(PenstockError):
     """A transform (`where`, `set`, `drop`) cannot be carried out."""
 
