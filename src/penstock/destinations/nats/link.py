@@ -18,13 +18,20 @@ from typing import Any, TypeVar
 
 import structlog
 from nats.aio.client import Client
-from nats.errors import AuthorizationError, Error
+from nats.errors import AuthorizationError, Error, MaxPayloadError
 from nats.errors import TimeoutError as NatsTimedOut
 from nats.js import JetStreamContext
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 from penstock.destinations.nats.subjects import REQUESTS
-from penstock.model.errors import AccessDenied, ConnectionFailed, DestinationUnready, NotReady, PenstockError
+from penstock.model.errors import (
+    AccessDenied,
+    ConnectionFailed,
+    DestinationUnready,
+    MessageTooLarge,
+    NotReady,
+    PenstockError,
+)
 from penstock.model.nats_access import Access
 from penstock.model.secrets import without_secrets
 from penstock.model.text import error_summary
@@ -158,6 +165,8 @@ class NatsLink:
                 remedy="Mend user and password, token or file of credentials, or the user's permissions",
                 **where,
             )
+        if isinstance(error, MaxPayloadError):
+            return MessageTooLarge("a message has more bytes than the NATS server takes", **where)
         if isinstance(error, NotFoundError):
             return NotReady(reason, remedy="Let `create_streams` make what is missing, or make it", **where)
         if isinstance(error, ServiceUnavailableError):

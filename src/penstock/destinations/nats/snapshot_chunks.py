@@ -136,7 +136,8 @@ def row_texts(form: SnapshotForm, batch: pa.RecordBatch) -> EncodedColumn:
 
 def _pieces(form: SnapshotForm, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[bytes]]]:
     """Yield as many rows as fit into a chunk, and how many these are."""
-    most = form.largest - HEADERS - len(_document(form, PART * PART, 0, []))
+    most = form.largest - HEADERS - len(_document(form, PART * PART, form.rows, []))
+    comma = int(form.encoding is Encoding.JSON)
     held: list[bytes] = []
     count = size = 0
     for batch in batches:
@@ -145,12 +146,13 @@ def _pieces(form: SnapshotForm, batches: Iterable[pa.RecordBatch]) -> Iterator[t
         rows = row_texts(form, batch)
         _refuse_too_large(form, batch, rows, most)
         first = 0
+        ends = rows.offsets + comma * np.arange(len(rows.offsets))  # with a comma behind each row
         while first < len(rows):
-            room = np.searchsorted(rows.offsets, rows.offsets[first] + most - size - count, "right") - 1
+            room = np.searchsorted(ends, ends[first] + most + comma - size, "right") - 1
             end = min(int(room), first + form.rows - count, len(rows))
             if end > first:
                 held.append(_joined(form, rows, first, end))
-                size += int(rows.offsets[end] - rows.offsets[first]) + end - first
+                size += int(ends[end] - ends[first])
                 count, first = count + end - first, end
             if first < len(rows):
                 yield count, held
