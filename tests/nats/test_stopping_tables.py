@@ -11,10 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.config import load
+from penstock.destinations.nats.documents import position_text
 from penstock.destinations.nats.target import NatsTarget
 from penstock.destinations.plugin import type_of
+from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.embedded.nats import NatsServer
+from penstock.model import Lsn
 from penstock.model.errors import MessageTooLarge, ValueRefused
 from tests.bed import Database
 from tests.changes.made import table
@@ -136,6 +139,47 @@ def test_what_stops_while_it_catches_up_loses_nothing_of_that_transaction(
         assert delivered(own_nats, "users") == expected
         target.close()
     assert len(read_all(own_nats, subject="cdc.users.reset")) == arrives
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["later", "at one place"])
+@pytest.mark.parametrize("arrives", [False, True], ids=["streams", "has arrived"])
+def test_each_new_schema_of_an_idle_table_comes_once(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    same: bool,
+    arrives: bool,
+) -> None:
+    """The stream stands still meanwhile. After a crash the last one is followed again, further on."""
+    given.deliver(USERS)
+    target = opened(spark, database, own_nats, tmp_path / "first", delivery="atomic")
+    target.begin("eu", given.start)
+    if arrives:
+        nothing = given.changes(USERS.id, given.start, given.start)
+        target.hand_over("copy", nothing, Lsn(given.start.value + 8))
+    columns = {"id": "int4", "name": "text"}
+    for number in range(1, 4):
+        columns[f"extra{number}"] = "int4"
+        wider = table(1, "public.users", columns, version=-number)
+        change = SchemaChange(added=((wider.columns[-1], None),))
+        given.evolve(wider, change)
+        followed = TableChanges((Run(given.deliveries[USERS.id], (), change),), given.start)
+        reached = Lsn(given.start.value + (8 if same else 8 * number))
+        target.catch_up(followed, reached)
+        target.catch_up(followed, reached)
+    target.close()
+
+    again = opened(spark, database, own_nats, tmp_path / "again", delivery="atomic")
+    again.catch_up(followed, Lsn(reached.value + 8))
+    schemas = read_all(own_nats, subject="cdc.users.schema")
+    assert [len(message.body["columns"]) for message in schemas] == [3, 4, 5]
+    assert schemas[-1].body["lsn"] == position_text(reached)  # behind a snapshot that was taken before it
+    end = given.spool.insert(wider, ("1", "one", "1", "1", "1")).commit()
+    assert again.write(given.batch(end)) == []
+    assert delivered(own_nats, "users") == [1]
+    again.close()
 
 
 def test_a_change_behind_a_new_schema_that_stops_its_table_comes_once_and_the_schema_too(

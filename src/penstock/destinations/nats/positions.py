@@ -45,6 +45,8 @@ class NatsPosition:
     """Everything up to there is published; None: nothing is known."""
     copy: str = ""
     """Which arrival of a table it is the position of."""
+    schema: str = ""
+    """The last schema of a table that came without any change."""
     stops: Mapping[TableId, Stop] = field(default_factory=dict)
     """Tables of the source that do not come as far."""
 
@@ -79,6 +81,7 @@ class NatsPosition:
             "rank": self.place.rank,
             "complete": complete,
             "copy": self.copy,
+            "schema": self.schema,
             "stops": {str(table): _stop_document(stop) for table, stop in self.stops.items()},
         }
         return json.dumps(document).encode()
@@ -104,6 +107,7 @@ async def read(link: NatsLink, stream: StreamInfo, source: str, subject: str) ->
         sequence=int(message["seq"]),
         place=_place(document),
         copy=document["copy"],
+        schema=document.get("schema", ""),
         stops={TableId(int(table)): _stop(stop) for table, stop in document.get("stops", {}).items()},
     )
 

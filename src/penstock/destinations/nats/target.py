@@ -33,7 +33,7 @@ from penstock.destinations.nats.publishing import Published, PublishWork, Way, p
 from penstock.destinations.nats.schemas import PublishedSchema, SchemaBucket, Versions
 from penstock.destinations.nats.snapshots import SnapshotDesk
 from penstock.destinations.nats.streams import StreamInfo
-from penstock.destinations.nats.subjects import POSITIONS, position_subject, position_subjects
+from penstock.destinations.nats.subjects import POSITIONS, position_subject, position_subjects, token
 from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.work import Workers, are_few
 from penstock.model import Lsn, TableId, TableName
@@ -211,8 +211,16 @@ class NatsTarget:
                 since = self._copied.get(copy, position)
                 first = documents.reset_message(delivery, way.form, copy, since, start)
                 reached = replace(reached, copy=copy, place=None) if reached is not None else None
-            batch = ChangeBatch(delivery.source, changes.start, position, (changes,))
             versions = self._schemas.put(changes)
+            if copy is None and not changes.rows and changes.runs[-1].follow is not None:
+                # A schema alone: no change says where it stands, and the next may come at the same position.
+                changes = replace(changes, start=position)
+                version = versions[delivery.id, delivery.table.version].version
+                schema = f"{token(delivery.table.name)}-v{version}"
+                if reached is not None and reached.schema == schema:
+                    return
+                reached = replace(reached, schema=schema, place=None) if reached is not None else None
+            batch = ChangeBatch(delivery.source, changes.start, position, (changes,))
             published = self._publish(PublishWork(way, batch, versions, first, reached))
             self._copied.pop(copy or "", None)
         for stop in published.stops.values():
@@ -259,7 +267,7 @@ class NatsTarget:
         here = self._workers.are_local or are_few(work.batch.tables)
         work = replace(work, batch=replace(work.batch, spark=None))
         (published,) = self._workers.results(publish, [work], here=here)
-        if published.position is not None:
+        if published.position is not None and not published.stops:
             self._positions[published.position.subject] = published.position
         return published
 
