@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,17 @@ from pyspark.sql import SparkSession
 
 from penstock.config import load
 from penstock.destinations.nats.documents import position_text
+from penstock.destinations.nats.messages import Messages
+from penstock.destinations.nats.publishing import _Atomically
 from penstock.destinations.nats.target import NatsTarget
 from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.embedded.nats import NatsServer
 from penstock.model import Lsn
-from penstock.model.errors import MessageTooLarge, ValueRefused
+from penstock.model.errors import MessageTooLarge, TablePaused, ValueRefused
 from tests.bed import Database
+from tests.capture.running import eventually
 from tests.changes.made import table
 from tests.destinations.given import Given
 from tests.nats.reading import read_all
@@ -141,6 +145,49 @@ def test_what_stops_while_it_catches_up_loses_nothing_of_that_transaction(
     assert len(read_all(own_nats, subject="cdc.users.reset")) == arrives
 
 
+@pytest.mark.parametrize("killed", ["behind a batch", "within one", "where it stopped"])
+def test_a_table_that_is_held_after_a_crash_gets_nothing_twice(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    killed: str,
+) -> None:
+    """The process dies when some of a batch, or all, is published, and then somebody wants the table to pause
+    where the batch begins."""
+    given.deliver(USERS, OTHERS)
+    spool, name = given.spool, LARGE if killed == "where it stopped" else "x"
+    for number in range(1, 7):
+        spool.insert(OTHERS, (str(number), "x"))
+        end = spool.insert(USERS, (str(number), name if number == 4 else "x")).commit()
+    target = opened(spark, database, own_nats, tmp_path / "first", delivery="atomic", atomic_messages=3)
+    target.begin("eu", given.start)
+    with monkeypatch.context() as dying:
+        dying.setattr(NatsTarget, "_stop" if killed == "where it stopped" else "_reach", _dies)
+        if killed == "within one":
+            dying.setattr(_Atomically, "_send", _dies_after(3))
+        with pytest.raises(InterruptedError):
+            target.write(given.batch(end))
+    published = [1, 2, 3, 4, 5, 6] if killed == "behind a batch" else [1, 2, 3]
+    eventually(lambda: delivered(own_nats, "users") == published)
+    target.close()
+
+    own_nats.stop()
+    own_nats.settings |= {"max_payload": 8_000_000}
+    own_nats.start()
+    again = opened(spark, database, own_nats, tmp_path / "again", delivery="atomic", atomic_messages=3)
+    for _ in range(2):
+        again.hold("eu", USERS.id, given.start, TablePaused("it was asked to pause"))
+    others = replace(given.batch(end), tables=(given.changes(OTHERS.id, given.start, end),))
+    assert again.write(others) == []
+    again.catch_up(given.changes(USERS.id, given.start, end), end)
+    assert delivered(own_nats, "users") == [*range(1, 7)]
+    assert delivered(own_nats, "others") == [*range(1, 7)]
+    again.close()
+
+
 @pytest.mark.parametrize("same", [False, True], ids=["later", "at one place"])
 @pytest.mark.parametrize("arrives", [False, True], ids=["streams", "has arrived"])
 def test_each_new_schema_of_an_idle_table_comes_once(
@@ -252,3 +299,15 @@ def test_a_table_that_stopped_before_a_crash_stops_again_where_it_could_go_on(
 
 def _dies(*_: object) -> None:
     raise InterruptedError
+
+
+def _dies_after(groups: int) -> Callable[..., None]:
+    left, send = [groups], _Atomically._send
+
+    def sending(self: _Atomically, group: Messages, **how: bool) -> None:
+        if not left[0]:
+            raise InterruptedError
+        left[0] -= 1
+        send(self, group, **how)
+
+    return sending

@@ -246,7 +246,7 @@ class NatsTarget:
             elif position is None:
                 self._link.run(self._link.answers())
             for table, stop in stops.items():
-                self._stop(source, table, stop.place)
+                self._stop(source, table, stop.place.before)
             self._reach(position, batch.end)
         return [Stopped(table, stop.error) for table, stop in stops.items()]
 
@@ -272,10 +272,10 @@ class NatsTarget:
         return published
 
     def _stop(self, source: str, table: TableId, place: Place) -> None:
-        """Keep which of the table's changes are published: what it has missed begins before them."""
+        """Keep up to where the table's changes are published: what it has missed begins behind that."""
         position = self._table_position(source, table)
         if position is not None:
-            self._store(replace(position, place=place.before))
+            self._store(replace(position, place=place))
 
     def _store(self, position: NatsPosition) -> None:
         """Store a position by itself: where the stream ends is asked for again."""
@@ -285,7 +285,16 @@ class NatsTarget:
     def describe(self, source: str, deliveries: Sequence[Delivery]) -> None:
         self._schemas.renew(source, deliveries)
 
-    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None: ...
+    def hold(self, source: str, table: TableId, position: Lsn, why: PenstockError) -> None:  # noqa: ARG002
+        """Keep how far the table is, where a crash has left more than `position` published."""
+        if not self._is_atomic:
+            return
+        self._look_again()
+        with self._publishing:
+            reached = self._position(source)
+            if reached.place is not None and reached.place > positions.before(position):
+                stop = reached.stopping({}, position).stops.get(table)
+                self._stop(source, table, stop.place.before if stop is not None else reached.place)
 
     def forget(self, source: str, table: TableId) -> None:
         self._schemas.forget(source, table)
