@@ -217,6 +217,11 @@ class Producer:
             if change["table_rows"] is not None:
                 table.rows[:] = change["table_rows"](table.rows)
 
+    def go_back(self) -> None:
+        """Let the source be restored from a backup: positions and ids of transactions come again."""
+        self._lsn -= 0x8000
+        self._next_xid -= 20
+
     def _add(
         self,
         at: Transaction,

@@ -3,7 +3,8 @@
 A change is applied exactly if it is in neither what was applied before (`commit_lsn`, `seq`) nor the snapshot
 (its transaction). Where that is not enough, the table is loaded anew. That is so when
 
-- the table is reset,
+- the table is reset after its snapshot was asked for: positions do not tell, for a source that was restored
+  from a backup has them again,
 - its columns are others, or its description has a new version and nothing in it says why: a column that was
   dropped and added again looks the same, and its values do not,
 - a change does not fit: a column too many or too few, a row that is not there, or is there already.
@@ -74,7 +75,9 @@ class Applier:
         self._file.sequence = entries[-1].sequence
         return loading
 
-    def finish(self, table: MirroredTable, staged: MirrorTable, info: SnapshotInfo) -> str | None:
+    def finish(
+        self, table: MirroredTable, staged: MirrorTable, info: SnapshotInfo, asked_at: int
+    ) -> str | None:
         """Let the rows of a snapshot, with what was put aside since, be the table; or return why another
         snapshot is needed."""
         loaded = replace(
@@ -82,6 +85,7 @@ class Applier:
             state=MirrorState.LIVE,
             description=info.table,
             snapshot_lsn=info.lsn,
+            asked_at=asked_at,
             visibility=info.visibility,
             visible_until=info.visible_until,
             last=("", 0),
@@ -211,7 +215,7 @@ class Applier:
     def _followed(self, table: MirroredTable, event: TableEvent) -> str | None:
         """Apply what happened to a table that is live; returns why it cannot be followed."""
         if isinstance(event, TableReset):
-            if event.lsn <= table.snapshot_lsn:
+            if _is_of_before(event, table):
                 return None
             return f"changes may be missing: {event.reason}" if event.reason else "changes may be missing"
         if isinstance(event, TableRedescribed):
@@ -269,7 +273,13 @@ def _is_late(event: TableEvent, holder: MirroredTable | None) -> bool:
     if isinstance(event, RowChange):
         seen = SeenBy(holder.visibility, holder.visible_until) if holder.visibility else None
         return seen is not None and seen(event)
-    return event.lsn <= holder.snapshot_lsn
+    return _is_of_before(event, holder) if isinstance(event, TableReset) else event.lsn <= holder.snapshot_lsn
+
+
+def _is_of_before(reset: TableReset, table: MirroredTable) -> bool:
+    """Whether it was there when the table's snapshot was asked for. Should the stream of changes have been
+    restored since, its sequences come again, and positions tell."""
+    return reset.sequence <= table.asked_at and reset.lsn <= table.snapshot_lsn
 
 
 def _looks(description: TableDescription) -> object:

@@ -168,8 +168,8 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class TableReset:
-    """Changes may be missing before this: a copy of the table is void unless it was taken later. It says what
-    the table is called now."""
+    """Changes may be missing before this: a snapshot is void unless it was asked for later, whatever their
+    positions. It says what the table is called now."""
 
     sequence: int
     table: str

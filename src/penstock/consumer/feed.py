@@ -291,9 +291,9 @@ def is_of_a_row(subject: str) -> bool:
 
 
 def _voids(info: SnapshotInfo, event: TableReset | TableRedescribed) -> bool:
-    """Whether a snapshot does not suffice any more."""
+    """Whether a snapshot does not suffice any more after what came since it was asked for."""
     if isinstance(event, TableReset):
-        return event.lsn > info.lsn
+        return True
     return event.relation != info.table.relation or event.table.version > info.table.version
 
 

@@ -275,6 +275,7 @@ class _Keeper:
                 self._leave_out(table)
                 return True
         table.chosen_as = table.chosen_as or name
+        asked_at = (await self._feed.facts()).last
         async with self._feed.snapshots(token, name).taken() as (info, chunks):
             if info.table.relation != table.relation:
                 raise SnapshotUnanswered("its name has passed to another table", table=token)
@@ -284,7 +285,7 @@ class _Keeper:
                     self._fill(staged, rows, token)
                 if not self._is_to_load(table):
                     return True  # it has been removed meanwhile
-                why = self._applier.finish(table, staged, info)
+                why = self._applier.finish(table, staged, info, asked_at)
                 if why is not None:
                     self._note(f"{token}: another snapshot is needed: {why}")
                     return False

@@ -89,6 +89,8 @@ class MirroredTable:
     sqlite_name: str | None = None
     description: TableDescription | None = None
     snapshot_lsn: str = ""
+    asked_at: int = 0
+    """The last sequence in the stream when the snapshot was asked for; 0: before this mirror began to run."""
     visibility: Visibility | None = None
     """What the snapshot contains; None: no change that comes now can be in it."""
     visible_until: str = ""
@@ -296,9 +298,9 @@ class MirrorFile:
                 name,
                 TableDescription.of(json.loads(description)) if description else None,
                 lsn,
-                Visibility.parse(visibility) if visibility else None,
-                until,
-                (last[0], last[1]),
+                visibility=Visibility.parse(visibility) if visibility else None,
+                visible_until=until,
+                last=(last[0], last[1]),
             )
             table.prepare()
             self._know(table)
