@@ -21,7 +21,7 @@ from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
 from penstock.embedded.nats import NatsServer
 from penstock.model import Lsn
-from penstock.model.errors import MessageTooLarge, TablePaused, ValueRefused
+from penstock.model.errors import DestinationBusy, MessageTooLarge, TablePaused, ValueRefused
 from tests.bed import Database
 from tests.capture.running import eventually
 from tests.changes.made import table
@@ -180,9 +180,13 @@ def test_a_table_that_is_held_after_a_crash_gets_nothing_twice(
     again = opened(spark, database, own_nats, tmp_path / "again", delivery="atomic", atomic_messages=3)
     for _ in range(2):
         again.hold("eu", USERS.id, given.start, TablePaused("it was asked to pause"))
-    others = replace(given.batch(end), tables=(given.changes(OTHERS.id, given.start, end),))
-    assert again.write(others) == []
-    again.catch_up(given.changes(USERS.id, given.start, end), end)
+    if killed == "within one":
+        again.catch_up(given.changes(USERS.id, given.start, given.start), given.start)
+        assert again.write(given.batch(end)) == []
+    else:
+        others = replace(given.batch(end), tables=(given.changes(OTHERS.id, given.start, end),))
+        assert again.write(others) == []
+        again.catch_up(given.changes(USERS.id, given.start, end), end)
     assert delivered(own_nats, "users") == [*range(1, 7)]
     assert delivered(own_nats, "others") == [*range(1, 7)]
     again.close()
@@ -294,6 +298,47 @@ def test_a_table_that_stopped_before_a_crash_stops_again_where_it_could_go_on(
     assert again.write(given.batch(last, end)) == []
     assert delivered(own_nats, "users")[-1] == 10
     assert delivered(own_nats, "others") == [*range(4, 11)]
+    again.close()
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["handed over", "caught up"])
+def test_a_table_that_joins_within_a_batch_that_a_crash_cut_off_loses_nothing(
+    spark: SparkSession,
+    given: Given,
+    database: Database,
+    own_nats: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arrives: bool,
+) -> None:
+    """It had no part in what was published of the batch, and joins once all of it is."""
+    given.deliver(USERS, OTHERS)
+    spool = given.spool
+    middle = spool.insert(USERS, ("1", "x")).commit()
+    end = spool.insert(OTHERS, ("1", "x")).insert(USERS, ("2", "x")).commit()
+    target = opened(spark, database, own_nats, tmp_path / "first", delivery="atomic")
+    target.begin("eu", middle)
+    others = replace(given.batch(end, middle), tables=(given.changes(OTHERS.id, middle, end),))
+    with monkeypatch.context() as dying:
+        dying.setattr(NatsTarget, "_reach", _dies)
+        with pytest.raises(InterruptedError):
+            target.write(others)
+    target.close()
+
+    again = opened(spark, database, own_nats, tmp_path / "again", delivery="atomic")
+
+    def join(position: Lsn) -> None:
+        missed = given.changes(USERS.id, given.start, position)
+        again.hand_over("copy", missed, position) if arrives else again.catch_up(missed, position)
+
+    with pytest.raises(DestinationBusy, match="cut off comes first"):
+        join(middle)
+    assert again.write(others) == []
+    join(end)
+    last = spool.insert(USERS, ("3", "x")).commit()
+    assert again.write(given.batch(last, end)) == []
+    assert delivered(own_nats, "users") == [1, 2, 3]
+    assert delivered(own_nats, "others") == [1]
     again.close()
 
 

@@ -37,7 +37,7 @@ from penstock.destinations.nats.subjects import POSITIONS, position_subject, pos
 from penstock.destinations.protocol import Delivery, Recorded, Stopped, TableChanges, TableCopy, Traits
 from penstock.destinations.work import Workers, are_few
 from penstock.model import Lsn, TableId, TableName
-from penstock.model.errors import DestinationUnready, NotReady, PenstockError, Scope
+from penstock.model.errors import DestinationBusy, DestinationUnready, NotReady, PenstockError, Scope
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,11 +220,21 @@ class NatsTarget:
                 if reached is not None and reached.schema == schema:
                     return
                 reached = replace(reached, schema=schema, place=None) if reached is not None else None
+            elif reached is not None:
+                self._refuse_within_batch(reached, position, delivery)
             batch = ChangeBatch(delivery.source, changes.start, position, (changes,))
             published = self._publish(PublishWork(way, batch, versions, first, reached))
             self._copied.pop(copy or "", None)
         for stop in published.stops.values():
             raise stop.error
+
+    def _refuse_within_batch(self, table: NatsPosition, position: Lsn, delivery: Delivery) -> None:
+        """Raise while a batch that a crash cut off is published further than the table: it had no part in
+        that, and what it has up to there would be taken for published when the batch comes again."""
+        stands = max(positions.before(position), table.place or positions.before(position))
+        source = self._position(delivery.source)
+        if source.place is not None and source.place > stands:
+            raise DestinationBusy("a batch that was cut off comes first", table=delivery.table.name)
 
     # The stream
 
