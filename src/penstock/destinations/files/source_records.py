@@ -16,8 +16,11 @@ from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.ledger import Ledger, StreamId
 from penstock.destinations.sql_ledger import SqlLedger
 from penstock.model import Lsn, TableName
-from penstock.model.errors import PenstockError
-from penstock.postgres.connection import Connection, connect, explain
+from penstock.model.errors import DestinationUnready, PenstockError, TableBusy
+from penstock.postgres.connection import Connection, connect, explain, wait_briefly
+
+LOCK_MILLISECONDS = 10_000
+"""For a lock on what is kept here: who wants to stop us has not long to wait, and the outage is told."""
 
 
 @dataclass(slots=True)
@@ -43,9 +46,10 @@ class SourceRecords:
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
         """Run a transaction: commit at the end; on an error roll back, and give up the session."""
-        if self._connection is None or self._connection.closed:
-            self._connection = connect(self.conninfo, autocommit=False)
         try:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self.conninfo, autocommit=False)
+                wait_briefly(self._connection, LOCK_MILLISECONDS)
             yield self._connection
             self._connection.commit()
         except psycopg.Error as error:
@@ -60,6 +64,7 @@ class SourceRecords:
         """Run a transaction in a session of its own: a copy goes on beside the stream, and beside others."""
         try:
             with connect(self.conninfo, autocommit=False) as connection:
+                wait_briefly(connection, LOCK_MILLISECONDS)
                 yield connection
         except psycopg.Error as error:
             raise self._told(error) from None
@@ -70,7 +75,11 @@ class SourceRecords:
         self.drafts.difference_update(entry.file.path.rpartition("/")[0] for entry in entries)
 
     def _told(self, error: psycopg.Error) -> PenstockError:
-        return explain(error).at(source=self.stream.source, destination=self.stream.destination)
+        explained = explain(error)
+        if isinstance(explained, TableBusy):
+            remedy = "Somebody has locked a table of the registry; it goes on by itself when he is done"
+            explained = DestinationUnready(explained.reason, remedy=remedy)
+        return explained.at(source=self.stream.source, destination=self.stream.destination)
 
     def close(self) -> None:
         """Close the session, and forget what was read: whether a failed commit came about is not known."""
