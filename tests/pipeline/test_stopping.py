@@ -123,6 +123,23 @@ def test_it_stops_while_the_slot_waits_for_a_transaction_and_leaves_no_slot(
         assert source.query(slots, source.name) == []
 
 
+def test_it_stops_while_a_reader_at_the_destination_keeps_a_truncate_waiting(
+    source: Database, destination: Database, tmp_path: Path
+) -> None:
+    source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    often = {"initial": "10ms", "max": "100ms"}
+    file = configuration(tmp_path, source, to_postgres(destination), retry=often)
+    waiting = "select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    with started(file) as process:
+        process.until(lambda: contents(destination, "t") == ["(1)"])
+        with destination.connect() as reader, reader.transaction():
+            reader.execute("select from t")
+            source.execute("truncate t")
+            process.until(lambda: re.search("errored .*table=public.t .*lock timeout", process.said))
+            process.until(lambda: destination.query(waiting))
+            process.end_quietly(Process.terminate)
+
+
 @pytest.mark.slow
 def test_it_waits_for_its_source_and_stops_quietly_while_it_copies_and_while_it_streams(
     own_database: Database, destination: Database, tmp_path: Path
