@@ -29,6 +29,7 @@ from tests.files.test_files import to_files, until_rebuilt
 from tests.pipeline.running import Running, configuration, running
 
 USERS = [TableName("public", "users")]
+EXPORT = "copy users to stdout (format csv, header)"
 
 
 def make_users(source: Database, rows: int = 100) -> None:
@@ -130,20 +131,26 @@ def test_a_reload_survives_a_kill(
     assert there(tmp_path) == registered(source)
 
 
-def register(source: Database, folder: Path, exported: bytes) -> None:
-    """A copy that somebody else made, with the description of ours."""
+def written(source: Database, folder: Path, exported: bytes) -> list[Path]:
+    """A copy that somebody else makes, with the description of ours."""
     ((described,),) = source.query(
         "select file_path from cdc_registry.file_log where file_type = 'schema' order by end_lsn desc limit 1"
     )
     folder.mkdir()
-    files = {"schema.yml": Path(described).read_bytes(), "full_reload.csv": exported}
-    for place, (name, data) in enumerate(files.items()):
-        (folder / name).write_bytes(data)
-        rows = exported.count(b"\n") - 1 if place else 0
+    files = {folder / "schema.yml": Path(described).read_bytes(), folder / "full_reload.csv": exported}
+    for file, data in files.items():
+        file.write_bytes(data)
+    return list(files)
+
+
+def register(source: Database, files: list[Path]) -> None:
+    for place, file in enumerate(files):
+        data = file.read_bytes()
+        rows = data.count(b"\n") - 1 if place else 0
         source.execute(
             "insert into cdc_registry.file_log (table_name, batch_timestamp, file_path, file_type,"
             " start_lsn, end_lsn, row_count, file_size_bytes, sha256)"
-            f" select 'public.users', '2100-01-01', '{folder / name}', '{name.partition('.')[0]}',"
+            f" select 'public.users', '2100-01-01', '{file}', '{file.stem}',"
             f" lsn, lsn + 1000 + {place}, {rows}, {len(data)}, '{hashlib.sha256(data).hexdigest()}'"
             " from pg_current_wal_insert_lsn() lsn"
         )
@@ -169,10 +176,10 @@ def test_somebody_elses_export_is_followed(
             source.execute(
                 "update users set name = 'after it' where id = 2", "insert into users values (500, 'x')"
             )
-            with reader.cursor().copy("copy users to stdout (format csv, header)") as copy:
+            with reader.cursor().copy(EXPORT) as copy:
                 exported = b"".join(copy)
         folder = tmp_path / "files" / "public.users" / "2100-01-01T00-00-00"
-        register(source, folder, exported)
+        register(source, written(source, folder, exported))
         assert "streaming" not in str(source.query("select current_mode from cdc_registry.table_state"))
         ask(source, "EXPORT_END", export, snapshot=snapshot)
         completed(pipeline, source, export)
@@ -181,6 +188,32 @@ def test_somebody_elses_export_is_followed(
     assert folder.exists(), "it is his, and it is registered"
     counted = source.query("select delta_rows, delta_applied from cdc_registry.reload_operations")
     assert counted == [(3, 2)], "one of the three changes since START is in the export"
+
+
+def test_somebody_elses_export_outlives_a_restart_before_it_is_registered(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    make_users(source)
+    source.execute("create table others (id int primary key)")
+    consumer = Consumer(source, destination)
+    config = configuration(tmp_path, source, to_files(tmp_path))
+    with running(config, spark) as pipeline:
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
+        export = ask(source, external=True)
+        pipeline.until(lambda: status(source, export) == "active")
+        with source.connect() as reader, reader.cursor().copy(EXPORT) as copy:
+            exported = b"".join(copy)
+        files = written(source, tmp_path / "files" / "public.users" / "2100-01-01T00-00-00", exported)
+    source.execute("insert into others values (1)")
+    with running(config, spark) as pipeline:
+        streamed = "select from cdc_registry.file_log where file_type = 'streaming'"
+        pipeline.until(lambda: source.query(streamed))
+        assert all(file.exists() for file in files)
+        register(source, files)
+        source.execute("insert into users values (500, 'x')")
+        ask(source, "EXPORT_END", export)
+        completed(pipeline, source, export)
+        until_rebuilt(pipeline, consumer, source, destination, lambda: USERS)
 
 
 def test_an_export_that_never_comes_gives_way_to_a_copy_of_ours(

@@ -8,6 +8,7 @@ import structlog
 
 from penstock.destinations import copy_records
 from penstock.destinations.files.layout import Layout
+from penstock.destinations.files.reload_log import ReloadLog
 from penstock.destinations.files.source_records import SourceRecords
 from penstock.destinations.files.storage import Storage
 from penstock.model import TableName
@@ -15,18 +16,22 @@ from penstock.model import TableName
 _log = structlog.get_logger("penstock.files")
 
 
-def sweep(storage: Storage, layout: Layout, records: SourceRecords) -> None:
+def sweep(storage: Storage, layout: Layout, records: SourceRecords, reloads: ReloadLog) -> None:
     """Remove what an interrupted batch wrote: folders newer than the newest one that is registered, or, of a
     table's first copy, than its own. Of a table of which there is neither all is left alone: what is there
-    may be from before our time."""
+    may be from before our time. So it is where somebody else makes a copy, until he has registered it."""
     with records.transaction() as connection:
         ledger = records.ledger(connection)
         ledger.lock()  # a killed process may have a commit on its way
         kept = set(copy_records.set_aside(connection, records.stream))
-        tables = map(TableName.parse, ledger.names().values())
+        exported = {reload.table for reload in reloads.open(connection) if reload.external}
+        theirs = {
+            place for id in exported for place in copy_records.set_aside(connection, records.stream, id)
+        }
+        tables = [TableName.parse(name) for id, name in ledger.names().items() if id not in exported]
         newest = [(table, records.registry.last(connection, table).batch) for table in tables]
     registered = [layout.folder(records.stream.source, table, batch) for table, batch in newest if batch]
-    beyond = {_above(folder): folder for folder in [*sorted(kept), *registered]}
+    beyond = {_above(folder): folder for folder in [*sorted(kept - theirs), *registered]}
     for above, newest_folder in beyond.items():
         for folder in storage.folders(above):
             if folder > newest_folder and folder not in kept and layout.is_batch(folder):

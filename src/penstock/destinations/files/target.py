@@ -99,7 +99,7 @@ class FilesTarget:
         if source not in self._begun:
             records.open()
             self._storage.claim(self._owner, anew=self._position(records) is None)
-            sweep(self._storage, self._layout, records)
+            sweep(self._storage, self._layout, records, self.reloads.log(records))
             self._begun.add(source)
         return self._position(records)
 
