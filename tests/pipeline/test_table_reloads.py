@@ -6,17 +6,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.model import TableName
 from penstock.model.errors import RowRefused, TransformRefused
 from penstock.model.phases import Phase
 from penstock.state.store import Store, TableState
+from tests.pipeline.delivered import KINDS
 from tests.pipeline.running import contents
-from tests.pipeline.stepping import Bed, Process, settings
+from tests.pipeline.stepping import Bed, Process, settings_of
 
 
 @contextmanager
 def process(bed: Bed, **destination: Any) -> Iterator[Process]:
-    config = settings(bed.folder, bed.source, bed.destination, **destination)
-    running = Process(config, bed.spark)
+    running = Process(settings_of(bed.folder, bed.source, bed.delivered, **destination), bed.spark)
     try:
         running.start()
         yield running
@@ -55,6 +60,30 @@ def test_a_reload_mends_a_table_that_a_row_stopped(bed: Bed) -> None:
         ask(running, "reload")
         until(bed, running, lambda: state(running).phase is Phase.READY)
         assert contents(bed.destination, "t") == ["(1,x)", "(2,good)"]
+
+
+@pytest.mark.parametrize("bed", KINDS, indirect=True)
+def test_a_reload_that_is_asked_for_in_the_stream_mends_a_table_that_a_row_stopped(bed: Bed) -> None:
+    bed.delivered.ddl_capture = "on"
+    tables = [TableName("public", "t")]
+    bed.source.execute(
+        "create table t (id integer primary key, note text); comment on table t is 'its own'",
+        "insert into t values (1, 'x')",
+    )
+    with process(bed) as running:
+        until(bed, running, lambda: not bed.delivered.difference(tables))
+        bed.delivered.refuse(True)
+        bed.source.execute("insert into t values (2, 'bad')")
+        until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+        bed.source.execute("update t set note = 'good' where id = 2")
+        asked = CliRunner().invoke(app, ["reload", str(bed.folder / "pipeline.yaml"), "t"])
+        assert asked.exit_code == 0
+        assert running.store is not None
+        assert running.store.requests() == []
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        until(bed, running, lambda: not bed.delivered.difference(tables))
+        comment = "select obj_description('t'::regclass)"
+        until(bed, running, lambda: bed.source.query(comment) == [("its own",)])
 
 
 def test_a_reload_that_is_asked_for_during_a_copy_comes_after_it(bed: Bed) -> None:

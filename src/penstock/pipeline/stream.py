@@ -121,7 +121,7 @@ class Stream:
         parts = self.changes.parts(start, end)
         recorded = ddl_events.read(parts.pop(self.feed.history or TableId(0), ()), start, self.feed.marker)
         self.arrivals.take_in(parts.keys())
-        if self.reloads is None:
+        if self.target.reloads is None:
             reload_at_once(self, recorded.markers)
         if self.target.traits.wants_ddl:
             parts = {table: [] for table in recorded.tables} | parts

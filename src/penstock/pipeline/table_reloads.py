@@ -88,9 +88,9 @@ class TableReloads:
 
     @classmethod
     def of(cls, stream: Stream) -> TableReloads | None:
-        """Return the reloads of a destination that keeps records of them, at a source that tells of them."""
-        records, marker = stream.target.reloads, stream.feed.marker
-        return cls(stream, records, marker) if records is not None and marker is not None else None
+        """Return the reloads at a source that tells of them."""
+        records, marker = stream.target.reloads or _NoRecords(), stream.feed.marker
+        return cls(stream, records, marker) if marker is not None else None
 
     def seen(self, markers: Sequence[Marker]) -> None:
         """Take in markers of a batch that is written now."""
@@ -244,6 +244,19 @@ class TableReloads:
             raise explain(error) from None
         restored = [self._comment(table, partial(_put_back, table, own)) for table, own in marked]
         self._restores = not all(restored)
+
+
+class _NoRecords:
+    """Of a destination that keeps none: no reload is open once its marker was seen (`reload_at_once`)."""
+
+    at_once = 0
+
+    def unfinished(self, _source: str) -> Sequence[Reload]:
+        return ()
+
+    def begin(self, _source: str, _reload: Reload) -> None: ...
+
+    def complete(self, _source: str, _reload: Reload) -> None: ...
 
 
 def _put_back(table: TableId, comment: str | None, connection: Connection) -> None:
