@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.model import TableName
-from penstock.model.errors import RowRefused, TransformRefused
+from penstock.model.errors import RowRefused, StateUnreachable, TransformRefused
 from penstock.model.phases import Phase
+from penstock.pipeline.table_states import Tables
 from penstock.state.store import Store, TableState
 from tests.pipeline.delivered import KINDS
 from tests.pipeline.running import contents
@@ -123,3 +124,25 @@ def test_a_masked_column_with_another_name_goes_on_once_its_rule_names_it(bed: B
         ask(running, "retry")
         until(bed, running, lambda: state(running).phase is Phase.READY)
         assert contents(bed.destination, "t") == ["(1)", "(2)"]
+
+
+@pytest.mark.parametrize("phase", [Phase.FINISHED_COPY, Phase.READY])
+def test_a_table_becomes_ready_though_the_state_was_away_after_its(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, phase: Phase
+) -> None:
+    """And for the next write, which may be the one that would tell of it."""
+    put, away = Tables.put, list[TableState]()
+
+    def fail_twice(self: Tables, state: TableState, why: str = "") -> None:
+        if len(away) < 2 and (away or state.phase is phase):
+            away.append(state)
+            raise StateUnreachable("the state store cannot be used")
+        put(self, state, why)
+
+    monkeypatch.setattr(Tables, "put", fail_twice)
+    bed.source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    with process(bed) as running:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        assert len(away) == 2
+        bed.source.execute("insert into t values (2)")
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(2)"])
