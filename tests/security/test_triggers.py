@@ -64,6 +64,34 @@ def test_temporary_views_and_functions_of_the_caller_are_not_run(
     assert [tag for (tag,) in tags] == ["CREATE TABLE", "COMMENT", "ALTER TABLE", "DROP TABLE"]
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "drop table penstock.ddl_history cascade",
+        "alter table penstock.ddl_history add check (false) not valid",
+        "alter table penstock.ddl_history rename ddl_tag to tag",
+        f"revoke all on penstock.ddl_history, penstock.comments from {recorder.ROLE}",
+        f"revoke all on schema penstock from {recorder.ROLE}",
+        "alter schema penstock rename to elsewhere",
+    ],
+)
+def test_a_command_that_cannot_be_recorded_succeeds_with_a_warning(recorded: Database, broken: str) -> None:
+    warnings: list[str | None] = []
+    with recorded.connect() as connection:
+        connection.execute(broken.encode())
+        connection.add_notice_handler(lambda told: warnings.append(told.message_primary))
+        for command in (
+            "create table t (id int primary key)",
+            "comment on table t is 'mine'",
+            "create index on t (id)",
+            "alter table t add a int",
+            "drop table t",
+        ):
+            warnings.clear()
+            connection.execute(command.encode())
+            assert [w for w in warnings if w and w.startswith("penstock did not record the command")]
+
+
 def test_the_functions_have_no_rights_but_to_record(recorded: Database) -> None:
     (role,) = recorded.query(
         "select rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolreplication, rolbypassrls"
