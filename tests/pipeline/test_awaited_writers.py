@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 
 from penstock.model.phases import Phase
+from penstock.pipeline import awaited_writers
 from penstock.pipeline.status import collect as status
+from penstock.postgres.writers import writers
 from tests.bed import Database
 from tests.pipeline.running import configuration, contents, running, to_postgres
+from tests.pipeline.stepping import Bed
+from tests.pipeline.test_table_reloads import process, until
 
 
 def test_a_table_that_waits_for_a_writer_is_told_and_others_are_copied(
@@ -35,3 +42,30 @@ def test_a_table_that_waits_for_a_writer_is_told_and_others_are_copied(
         assert contents(destination, "a") == ["(1)"]
         assert pipeline.tables()["public.a"].error is None
     assert [line["table"] for line in lines if line["event"] == "table waits to be copied"] == ["public.a"]
+
+
+def test_many_tables_that_wait_are_asked_about_together_and_seldom(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of locks is one that all sessions share."""
+    clock, asked = SimpleNamespace(now=0.0), list[int]()
+
+    def count(connection: Any, tables: Any) -> Any:
+        asked.append(len(tables))
+        return writers(connection, tables)
+
+    monkeypatch.setattr(awaited_writers, "writers", count)
+    monkeypatch.setattr(awaited_writers, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    names = [f"t{n}" for n in range(20)]
+    bed.source.execute(*(f"create table {name} (id integer primary key)" for name in names))
+    with bed.source.connect() as writer, process(bed) as running, writer.transaction():
+        for name in names:
+            writer.execute(f"insert into {name} values (1)".encode())
+        waiting = running.copier._awaited["source"]
+        until(bed, running, lambda: len(waiting._waiting) == len(names))
+        asked.clear()
+        for _ in range(40):
+            clock.now += 0.05
+            running.round()
+        assert 0 < len(asked) <= 12, "in two seconds"
+        assert set(asked) == {len(names)}
