@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from penstock.model.phases import Phase
+from penstock.pipeline import source_feed
+from penstock.pipeline.catalog_look import Look, PublishedTables
+from penstock.pipeline.stream import Stream
+from penstock.postgres.connection import Connection
+from penstock.state.store import TableState
 from tests.bed import Database
 from tests.pipeline.running import configuration, contents, running, to_postgres
+from tests.pipeline.test_errors import penstock
 
 
 def test_tables_are_copied_and_then_followed(
@@ -50,3 +58,43 @@ def test_tables_come_and_go_while_it_runs(
         source.execute("drop table first")
         pipeline.until(lambda: "public.first" not in pipeline.tables())
         assert len(contents(destination, "first")) == 2
+
+
+def test_a_look_at_the_tables_that_takes_its_time_holds_up_nothing(
+    spark: SparkSession,
+    source: Database,
+    destination: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take, looks, goes_on = Look.take, threading.Event(), threading.Event()
+
+    def wait(self: Look, connection: Connection) -> PublishedTables:
+        looks.set()
+        goes_on.wait()
+        return take(self, connection)
+
+    monkeypatch.setattr(source_feed, "DISCOVERY", 0.1)
+    source.execute("create table t (id integer primary key)", "create table u (id integer primary key)")
+    file = configuration(tmp_path, source, to_postgres(destination))
+    with running(file, spark) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t", "public.u")
+        source.execute("insert into t values (1)", "insert into u values (1)")
+        pipeline.until(lambda: contents(destination, "t") == contents(destination, "u") == ["(1)"])
+        (stream,) = pipeline._pipeline._streams
+        pipeline.until(lambda: all(is_compared(stream, state) for state in pipeline.states()))
+        monkeypatch.setattr(Look, "take", wait)
+        try:
+            pipeline.until(looks.is_set)
+            assert penstock("pause", file, "t").returncode == 0
+            pipeline.until(lambda: pipeline.tables()["public.t"].is_paused)
+            source.execute("insert into u values (2)")
+            pipeline.until(lambda: contents(destination, "u") == ["(1)", "(2)"])
+            assert not goes_on.is_set()
+        finally:
+            goes_on.set()
+
+
+def is_compared(stream: Stream, state: TableState) -> bool:
+    """Whether the catalog has nothing more to say of the schema in which the last rows came."""
+    return stream._agreed.get(state.key.table, (None, None))[1] == state.version
