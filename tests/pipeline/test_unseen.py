@@ -187,3 +187,31 @@ def test_what_a_publication_does_not_publish_is_not_taken_for_all_there_is(
         pipeline.until(left_out)
         source.execute(publish.format("insert, update, delete, truncate"), "insert into t values (3, 3)")
         until_equal(pipeline, source, destination, "t")
+
+
+def test_a_table_without_columns_in_a_publication_of_all_tables_keeps_no_other_from_arriving(
+    spark: SparkSession, source: Database, destination: Database, tmp_path: Path
+) -> None:
+    """Nor one that loses all of its columns and gets another."""
+    source.execute(
+        "create table bare (); alter table bare replica identity full",
+        "create table t (id int primary key)",
+        "create table u (a int); alter table u replica identity full",
+        "create publication mine for all tables",
+        "insert into bare default values; insert into t values (1); insert into u values (1)",
+    )
+    replication = {"publication_name": "mine", "create_publication": False}
+    given = {"name": "source", "dsn": source.dsn, "replication": replication}
+    with running(
+        configuration(tmp_path, source, to_postgres(destination), sources=[given]), spark
+    ) as pipeline:
+        pipeline.until_phase(Phase.READY, "public.t", "public.u")
+        source.execute(
+            "insert into bare default values; insert into u values (2); insert into t values (2)",
+            "alter table u drop a; insert into u default values; insert into t values (3)",
+            "delete from bare; insert into t values (4)",
+        )
+        until_equal(pipeline, source, destination, "t")
+        source.execute("alter table u add b int; insert into u values (5); insert into t values (5)")
+        until_equal(pipeline, source, destination, "t", "u")
+        assert set(pipeline.tables()) == {"public.t", "public.u"}
