@@ -42,3 +42,15 @@ def test_what_keeps_it_from_working_is_said(source: Database, tmp_path: Path) ->
     outcome, said = outcomes(tmp_path, source, **bucket)["base_path"]
     assert outcome == "failure"
     assert "endpoint_override" not in said
+
+
+def test_a_locked_registry_is_not_waited_for(source: Database, tmp_path: Path) -> None:
+    source.execute(
+        "create schema cdc_registry",
+        "create table cdc_registry.table_state (pipeline text, destination text)",
+    )
+    with source.connect() as other, other.transaction():
+        other.execute("lock table cdc_registry.table_state in access exclusive mode")
+        outcome, said = outcomes(tmp_path, source)["registry at source"]
+    assert outcome == "failure"
+    assert "lock timeout" in said

@@ -16,7 +16,7 @@ from penstock.destinations.files.options import FilesOptions
 from penstock.destinations.files.permissions import Permissions
 from penstock.destinations.files.storage import Storage
 from penstock.model.errors import ConfigError, PenstockError
-from penstock.postgres.connection import connect, explain
+from penstock.postgres.connection import connect, explain, wait_briefly
 from penstock.postgres.preflight.check import Check, failure, ok
 
 _REGISTRY = """
@@ -69,6 +69,7 @@ def _registry(config: Config, destination: DestinationConfig, source: SourceConf
     try:
         with connect(source.conninfo()) as connection:
             connection.read_only = True
+            wait_briefly(connection)
             may, there, standby = connection.execute(_REGISTRY, {"schema": schema}).fetchone() or (None,) * 3
             if standby:
                 return failure(name, "the source is a standby", "Files need a registry that can be written")
