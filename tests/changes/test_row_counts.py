@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.changes.row_counts import net_rows
-from penstock.model.errors import SpoolDamaged
+from penstock.model.errors import OldRowUnsent
+from penstock.model.errors.base import Scope
 from tests.changes.changing import BY_KEY, FULL, Key, Values, changing, cuts, play, starts, steps
 
 
@@ -43,8 +44,9 @@ def test_what_is_added_and_removed_turns_what_was_there_into_what_is_there(
         assert len({row[:4] for row in told}) == len(told)
 
 
-def test_an_update_without_its_old_row_is_refused() -> None:
+def test_an_update_without_its_old_row_stops_its_table_alone() -> None:
     table = changing(BY_KEY, {("1", "x"): ("a", "b")})
     table.update(("1", "x"), ("1", "x"), ("c", "d"), set())
-    with pytest.raises(SpoolDamaged, match="whole row"):
+    with pytest.raises(OldRowUnsent, match="whole row") as refused:
         net_rows(table.batches(), BY_KEY)
+    assert refused.value.scope is Scope.TABLE

@@ -331,7 +331,7 @@ def test_a_table_of_which_not_everything_is_published_is_not_delivered_whoever_p
 ) -> None:
     source.execute(
         "create extension file_fdw; create server files foreign data wrapper file_fdw",
-        "create table t (id int) partition by range (id)",
+        "create table t (id int) partition by range (id); alter table t replica identity full",
         "create table low partition of t for values from (0) to (10); alter table low replica identity full",
         "create publication p for table t with (publish_via_partition_root = true)",
     )

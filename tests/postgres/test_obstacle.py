@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.capture.plain_decoder import ReferenceDecoder
 from penstock.config import SourceConfig
-from penstock.model import TableName
+from penstock.model import ZERO, ReplicaIdentity, TableName, TableSchema
 from penstock.model.errors import NotReady
 from penstock.postgres import exported_snapshot, preflight
 from penstock.postgres.connection import connect
 from penstock.postgres.preflight import Check
 from penstock.postgres.selection import Selection, left_out, select
 from penstock.postgres.snapshot import Snapshot
+from penstock.spool.segment import BeforeKind
 from tests.bed import Database
+from tests.capture.decoding import Versions, cut, drive, wrapped
 from tests.postgres.reading import oid
 
 FOREIGN = (
     "create extension file_fdw; create server files foreign data wrapper file_fdw",
-    "create table parted (line text) partition by list (line)",
+    "create table parted (line text) partition by list (line); alter table parted replica identity full",
     "create table near partition of parted for values in ('a'); alter table near replica identity full",
     "create foreign table far partition of parted for values in ('b')"
     " server files options (filename '/dev/null')",
@@ -53,6 +59,7 @@ GENERATED = (
     " primary key (id) include (g))",
     "create table parted (id int, x int, g int generated always as (id) stored) partition by range (id)",
     "create table low partition of parted for values from (0) to (9); alter table low replica identity full",
+    "alter table parted replica identity full",
     "alter table full_plain replica identity full; alter table full_stored replica identity full",
 )
 VIRTUAL = (
@@ -61,7 +68,7 @@ VIRTUAL = (
     "create table key_virtual (id int primary key, x int, v int generated always as (id * 2))",
     "create table root (id int primary key, x int, v int generated always as (id * 2))"
     " partition by range (id)",
-    "create table leaf partition of root for values from (0) to (9); alter table root replica identity full",
+    "create table leaf partition of root for values from (0) to (9)",
 )
 
 
@@ -96,7 +103,7 @@ def test_generated_columns_count_as_the_server_says(database: Database, option: 
     else:
         assert unfit == refused == {"full_virtual"}
         assert before.unfit == found.unfit, "before there is a publication"
-        database.execute("alter table leaf replica identity full")
+        database.execute("alter table root replica identity full; alter table leaf replica identity full")
         assert (
             "partition public.leaf: its replica identity is full, and it has a virtual"
             in (selected(database).unfit[TableName("public", "root")])
@@ -115,6 +122,94 @@ def test_a_list_of_columns_without_all_of_the_key_is_a_gap(database: Database) -
     assert {name.name: why for name, why in found.unfit.items()} == {
         "part": "a part of its key is not published. Publish all columns of the key; or exclude it"
     }
+
+
+ROOTS = {
+    "bare": "",
+    "keyed": "alter table {0} add primary key (id)",
+    "full": "alter table {0} replica identity full",
+    "both": "alter table {0} add primary key (id), replica identity full",
+    "indexed": "alter table {0} add primary key (id), add constraint {0}_both unique (x, id),"
+    " replica identity using index {0}_both",
+    "nothing": "alter table {0} add primary key (id), replica identity nothing",
+}
+LEAVES = {
+    "as_attached": "",
+    "full": "alter table {0} replica identity full",
+    "none": "alter table {0} replica identity nothing",
+    "by_x": "alter table {0} add constraint {0}_x unique (x), replica identity using index {0}_x",
+    "by_more": "alter table {0} add constraint {0}_m unique (x, id), replica identity using index {0}_m",
+    "own_key": "alter table {0} add primary key (id)",
+}
+OLD_ROWS = [["5", "50", "b" * 3000], ["5", "51", "b" * 3000], ["6", "51", "b" * 3000]]
+
+
+def sent_whole(schema: TableSchema, changes: list[dict[str, Any]]) -> bool:
+    """Whether the changes, two updates and a delete, tell what the root's identity says they tell."""
+    if len(changes) != len(OLD_ROWS):
+        return False
+    if schema.identity is ReplicaIdentity.FULL:
+        return [change["before"] for change in changes] == OLD_ROWS
+    for change, old in zip(changes, OLD_ROWS, strict=True):
+        row = change["before"] if change["before_kind"] == BeforeKind.KEY else change["after"]
+        if not schema.key or [row[place] for place in schema.key] != [old[place] for place in schema.key]:
+            return False
+    return True
+
+
+def test_partitions_tell_what_the_identity_of_the_whole_table_needs(database: Database) -> None:
+    """The server takes the old row by the partition's identity, and says that it is by that of the root."""
+    names = []
+    for root, leaf in product(ROOTS, LEAVES):
+        if leaf == "own_key" and "primary key" in ROOTS[root]:
+            continue
+        names.append(name := f"{root}_{leaf}")
+        database.execute(
+            f"create table {name} (id int not null, x int not null, big text) partition by range (id)",
+            f"create table {name}_l (big text, gone int, x int not null, id int not null)",
+            f"alter table {name}_l drop column gone, alter big set storage external",
+            ROOTS[root].format(name),
+            f"alter table {name} attach partition {name}_l for values from (0) to (9)",
+            LEAVES[leaf].format(f"{name}_l"),
+            f"insert into {name} values (5, 50, repeat('b', 3000))",
+        )
+    before = selected(database)
+    database.execute(
+        "create publication p for all tables with (publish_via_partition_root = true)",
+        "select pg_create_logical_replication_slot('s', 'pgoutput')",
+    )
+    for name in names:
+        try:
+            database.execute(f"update {name} set x = 51", f"update {name} set id = 6", f"delete from {name}")
+        except psycopg.errors.ObjectNotInPrerequisiteState:
+            continue
+    sent = database.query(
+        """select lsn::text, data from pg_logical_slot_peek_binary_changes('s', null, null,
+             'proto_version', '1', 'publication_names', 'p')"""
+    )
+    versions = Versions()
+    runs = cut([wrapped(lsn, data) for lsn, data in sent], ())
+    changes = defaultdict(list)
+    for change in drive(ReferenceDecoder(versions, ZERO), runs).listed():
+        changes[change["table_id"]].append(change)
+    schemas = {known[-1].name.name: known[-1] for known in versions.known.values()}
+    whole = {n for n in names if n in schemas and sent_whole(schemas[n], changes[schemas[n].id])}
+    found = selected(database)
+    assert {name.name for name in found.fit} == whole
+    assert whole == {
+        *("keyed_as_attached", "keyed_full", "keyed_by_more", "full_full", "both_full"),
+        *("indexed_full", "indexed_by_more"),
+    }
+    assert before.unfit == found.unfit, "before there is a publication"
+    database.execute("alter publication p set (publish_via_partition_root = false)")
+    assert TableName("public", "bare_full") in selected(database).fit, "each partition is a table then"
+    for name in ("bare_none", "bare_full"):
+        assert f"for public.{name} and for each of its partitions" in found.unfit[TableName("public", name)]
+    assert found.unfit[TableName("public", "keyed_by_x")].startswith("of its partition public.keyed_by_x_l: ")
+    for name in names:
+        identity = "default" if "primary key" in ROOTS[name.partition("_")[0]] else "full"
+        database.execute(*(f"alter table {part} replica identity {identity}" for part in (name, f"{name}_l")))
+    assert not selected(database).unfit
 
 
 def test_a_partition_that_is_a_foreign_table_has_the_whole_left_out(database: Database) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.changes.columns import RowColumns
 from penstock.changes.row_lines import ChangePart, since_truncate
 from penstock.model import TableSchema
-from penstock.model.errors import SpoolDamaged
+from penstock.model.errors import OldRowUnsent
 from penstock.spool.segment import BeforeKind, Op
 
 COUNT = "_count"
@@ -70,4 +70,4 @@ def _refuse_half_told(part: ChangePart, table: TableSchema) -> None:
     """Raise if not all values of a row were sent: without a key it cannot be found or counted."""
     kinds = np.asarray(part.changes["before_kind"])
     if len(part.unsent_rows) or (kinds[part.op != Op.INSERT] != BeforeKind.FULL).any():
-        raise SpoolDamaged("a change of a table without a key does not tell the whole row", table=table.name)
+        raise OldRowUnsent("a change of a table without a key does not tell the whole row", table=table.name)

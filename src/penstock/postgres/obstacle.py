@@ -7,7 +7,7 @@ deletes as soon as they are published (`obstacle` has these, too): Penstock does
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from penstock.config import TablesConfig
 from penstock.model import ReplicaIdentity, TableId
@@ -44,7 +44,8 @@ def obstacle(
         return found
     for leaf in seen.leaves(table):
         if found := _refused(seen, leaf, shapes.get(leaf.id), needs_identity):
-            return _of(leaf, table) + found[0], found[1]
+            remedy = found[1] if leaf is table else f"{found[1]}, {_for_all(table)}"
+            return _of(leaf, table) + found[0], remedy
     return None
 
 
@@ -64,7 +65,36 @@ def gap(seen: Outlines, table: Outline, shapes: Mapping[TableId, TableShape]) ->
     for part in leaves if leaves == [table] else [table, *leaves]:
         if part.id in shapes and (remedy := _lacks_key(seen, part, table, shapes[part.id])):
             return f"{_of(part, table)}a part of its key is not published", remedy
+    as_one = seen.publication is None or seen.publication.via_partition_root
+    return _half_told(table, leaves, shapes) if as_one and leaves != [table] else None
+
+
+def _half_told(
+    table: Outline, leaves: Sequence[Outline], shapes: Mapping[TableId, TableShape]
+) -> Obstacle | None:
+    """Return why partitions do not tell what the table's replica identity says: the server takes an old row
+    by the partition's identity, and sends it as one by the table's."""
+    whole = table.identity is ReplicaIdentity.FULL
+    key = shapes[table.id].key_names if table.id in shapes else frozenset()
+    for leaf in leaves:
+        shape = shapes.get(leaf.id)
+        if leaf.identity is ReplicaIdentity.FULL:
+            tells = whole or bool(key)
+        elif shape is None or not shape.identified:
+            continue  # its updates and deletes are refused
+        else:
+            tells = not whole and bool(key) and key <= shape.key_names
+        if not tells:
+            return (
+                f"{_of(leaf, table)}its updates and deletes do not tell {table.name}'s replica identity",
+                "Run `alter table … replica identity full`, or `… default` where there is a primary key, "
+                f"{_for_all(table)}",
+            )
     return None
+
+
+def _for_all(table: Outline) -> str:
+    return f"for {table.name} and for each of its partitions: it does not pass to them"
 
 
 def _lacks_key(seen: Outlines, part: Outline, table: Outline, shape: TableShape) -> str | None:

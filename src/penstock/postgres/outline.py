@@ -66,6 +66,8 @@ class TableShape:
     """Another one when a column or an index changed."""
     key: frozenset[int]
     """The columns of its replica identity's index, by number."""
+    key_names: frozenset[str]
+    """The same by name, as a partition and what it is part of have them in common."""
     stored: frozenset[int]
     """Its stored generated columns."""
     virtual: bool
@@ -212,9 +214,16 @@ def shapes(connection: Connection, tables: Iterable[TableId]) -> dict[TableId, T
     rows = connection.execute(_SHAPES.encode(), (list(tables),), binary=True)
     return {
         TableId(id): TableShape(
-            columns, identified, deferrable, mark, frozenset(key or ()), frozenset(stored or ()), virtual
+            columns,
+            identified,
+            deferrable,
+            mark,
+            frozenset(key or ()),
+            frozenset(names),
+            frozenset(stored or ()),
+            virtual,
         )
-        for id, columns, identified, deferrable, mark, key, stored, virtual in rows
+        for id, columns, identified, deferrable, mark, key, names, stored, virtual in rows
     }
 
 
@@ -258,7 +267,10 @@ _TYPES = """
 # Everything that `pipeline/table_facts.py` reads of columns and indexes is in the mark.
 _SHAPES = """
     select c.oid::int8, a.columns, coalesce(i.identified, false), coalesce(i.deferrable, false),
-           concat(c.relnatts, '/', a.mark, '/', i.mark), i.key, a.stored, coalesce(a.virtual, false)
+           concat(c.relnatts, '/', a.mark, '/', i.mark), i.key,
+           array(select k.attname::text from pg_attribute k
+                 where k.attrelid = c.oid and k.attnum = any (i.key)),
+           a.stored, coalesce(a.virtual, false)
     from pg_class c
     cross join lateral (
         select count(*) as columns, bool_or(a.attgenerated = 'v') as virtual,

@@ -145,6 +145,16 @@ class ValueRefused(PenstockError):
     remedy = "Read the column as text: add it to the option `textColumns`"
 
 
+class OldRowUnsent(PenstockError):
+    """An update or delete does not tell the whole old row, and the table has no key to find it by."""
+
+    scope = Scope.TABLE
+    remedy = (
+        "Run `alter table … replica identity full` at the source, of a partitioned table for each partition, "
+        "too, then `penstock reload CONFIG TABLE`"
+    )
+
+
 class SchemaChanged(PenstockError):
     """The table has other columns or types than the running query was started with."""
 
