@@ -20,11 +20,10 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 import psycopg
@@ -40,6 +39,7 @@ from penstock.model.errors import ConnectionFailed, PenstockError, SlotLost, Spo
 from penstock.pipeline import retained_wal, table_facts
 from penstock.pipeline.capture_trouble import CaptureTrouble
 from penstock.pipeline.catalog_look import Look, PublishedTables
+from penstock.pipeline.clock_readings import ClockReadings
 from penstock.pipeline.retained_wal import RetainedWal
 from penstock.postgres import catalog, ddl, slot
 from penstock.postgres.connection import Connection, connect, explain, wait_briefly
@@ -52,10 +52,6 @@ Answer = TypeVar("Answer")
 DISCOVERY = 2.0
 """Seconds between two looks at the publication."""
 CLOCK = 1.0
-MARGIN = timedelta(seconds=1)
-"""A commit's time is taken a moment before its record is in the WAL; this is longer than that moment."""
-REMEMBERED = 3600
-"""Readings of the clock that are kept: how far behind a destination may be to be told its time."""
 LONG = 10.0
 """Seconds after which it is said what a start waits for."""
 _ENDS_BEFORE = """
@@ -96,7 +92,7 @@ class SourceFeed:
         self._looked = self._read_clock = self._read_slot = 0.0
         self._wal = RetainedWal(self.name)
         self._trouble = CaptureTrouble(self.name, self.spec.spool)
-        self._clock: deque[tuple[Lsn, datetime]] = deque(maxlen=REMEMBERED)
+        self._clock = ClockReadings()
         self._log = structlog.get_logger("penstock.pipeline").bind(source=self.name)
 
     def start(self, stop: threading.Event) -> None:
@@ -340,11 +336,11 @@ class SourceFeed:
             row = self._asked(lambda: self._connected().execute("select clock_timestamp()").fetchone())
             assert row is not None
             lsn = self._asked(lambda: table_facts.wal_position(self._connected()))
-        self._clock.append((lsn, row[0] - MARGIN))
+        self._clock.note(row[0], lsn)
 
     def complete_through(self, position: Lsn) -> datetime | None:
         """Return the time up to which all that committed is before this position, as far as is known."""
-        return next((at for lsn, at in reversed(self._clock) if lsn <= position), None)
+        return self._clock.complete_through(position)
 
     def is_behind(self, position: Lsn) -> bool:
         """Whether the server's WAL ends before this position: it was there once, and went back. A standby may
