@@ -10,7 +10,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from penstock.capture.diagnosis import ATTEMPTS, Diagnosis
-from penstock.model import Lsn
+from penstock.capture.receiver import Receiver
+from penstock.model import ZERO, Lsn
 from penstock.model.errors import (
     ConnectionFailed,
     DecodingFailed,
@@ -19,6 +20,7 @@ from penstock.model.errors import (
     from_dict,
     to_dict,
 )
+from penstock.postgres.connection import replication_conninfo
 from tests.bed import Database
 from tests.capture.running import captured, eventually, running, spec_for
 
@@ -94,17 +96,44 @@ def test_a_position_that_the_server_cannot_decode_is_told_after_some_attempts(
         database.execute(f"drop database {unchecked.name} with (force)")
 
 
+def test_a_time_limit_for_transactions_does_not_end_the_decoding_of_a_long_one(database: Database) -> None:
+    """The walsender decodes each in a transaction of its own, which lasts as long as its client takes."""
+    if database.query("show server_version_num")[0][0] < "170000":
+        pytest.skip("transaction_timeout exists from 17 on")
+    size = 60_000_000
+    database.execute(
+        "create table t (v text); create publication p for table t",
+        "select pg_create_logical_replication_slot('s', 'pgoutput')",
+        f"insert into t select repeat('x', {size // 60}) from generate_series(1, 60)",
+        f'alter database "{database.name}" set transaction_timeout = 100',
+    )
+    with Receiver(replication_conninfo(database.dsn)) as receiver:
+        database.execute(f'alter database "{database.name}" reset transaction_timeout')
+        receiver.start("s", "p", ZERO, streaming=False)
+        waiting = """
+            select clock_timestamp() - state_change > interval '300 ms' from pg_stat_activity
+            where datname = current_database() and wait_event = 'WalSenderWriteData'
+        """
+        eventually(lambda: database.query(waiting) == [(True,)])
+        while size > 0:
+            run = receiver.receive(30)
+            assert run is not None
+            size -= len(run.data)
+
+
 def test_attempts_count_at_one_position_and_what_may_pass_does_not_count(
     database: Database, tmp_path: Path
 ) -> None:
     diagnosis = Diagnosis(spec_for(database, tmp_path))
     broken, full = psycopg.errors.InternalError_("words"), psycopg.errors.DiskFull("words")
+    passing = [full, psycopg.errors.lookup("25P03")("words"), psycopg.errors.lookup("25P04")("words")]
     for position in range(2 * ATTEMPTS):
         assert type(diagnosis.of(broken, lambda at=position: Lsn(at))) is ConnectionFailed  # type: ignore[misc]
     for _ in range(2 * ATTEMPTS):
-        assert type(diagnosis.of(full, lambda: Lsn(99))) is ConnectionFailed
+        for error in passing:
+            assert type(diagnosis.of(error, lambda: Lsn(99))) is ConnectionFailed
     for _ in range(ATTEMPTS - 1):
         assert type(diagnosis.of(broken, lambda: Lsn(99))) is ConnectionFailed
-    error = diagnosis.of(broken, lambda: Lsn(99))
-    assert isinstance(error, DecodingFailed)
-    assert isinstance(from_dict(to_dict(error)), SlotLost), "also from the capture's process"
+    failed = diagnosis.of(broken, lambda: Lsn(99))
+    assert isinstance(failed, DecodingFailed)
+    assert isinstance(from_dict(to_dict(failed)), SlotLost), "also from the capture's process"

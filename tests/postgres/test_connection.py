@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -21,6 +22,7 @@ from penstock.model.errors import (
     SlotInUse,
 )
 from penstock.postgres.connection import (
+    Connection,
     connect,
     connect_replication,
     explain,
@@ -74,6 +76,21 @@ def test_who_commits_another_way_goes_on_with_it(database: Database) -> None:
     database.execute(f'alter database "{database.name}" set synchronous_commit to remote_write')
     with connect(database.dsn) as connection:
         assert connection.execute("show synchronous_commit").fetchone() == ("remote_write",)
+
+
+@pytest.mark.parametrize("opened", [connect, connect_replication])
+def test_a_time_limit_of_the_database_is_none_for_us(
+    database: Database, opened: Callable[[str], Connection]
+) -> None:
+    limits = database.query(
+        "select name from pg_settings where name ~ '^(statement|transaction|idle.*session)_timeout$'"
+    )
+    assert len(limits) >= 3
+    for (limit,) in limits:
+        database.execute(f'alter database "{database.name}" set {limit} = 60000')
+    with opened(database.dsn) as connection:
+        for (limit,) in limits:
+            assert connection.execute(f"show {limit}".encode()).fetchone() == ("0",), limit
 
 
 def test_the_environment_does_not_override_them(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

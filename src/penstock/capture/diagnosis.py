@@ -36,8 +36,8 @@ used. Of a missing publication the server only warns, from PostgreSQL 18 on."""
 _STANDBYS = "StandbySlotsHaveCaughtup"
 """The server's function that warns, and when it shuts down fails, as long as a standby is away that
 `synchronized_standby_slots` names: it has the same state, and the stream goes on once that is back."""
-_PASSING = re.compile(r"40...|53...|57...")
-"""Another session was in the way, no room or memory, cancelled."""
+_PASSING = re.compile(r"25P0[34]|40...|53...|57...")
+"""A time limit, another session was in the way, no room or memory, cancelled."""
 AGAIN = "It is tried again by itself, from the same position"
 
 

@@ -78,6 +78,12 @@ _COMMIT_DURABLY = (
 """A commit of ours is what others are acknowledged by: it must not go back when the server crashes. Whoever
 waits for standbys, or has chosen not to, goes on as before."""
 
+_TRANSACT_WITHOUT_LIMIT = (
+    b"select set_config('transaction_timeout', '0', false)"
+    b" where current_setting('transaction_timeout', true) <> '0'"
+)
+"""Only servers from 17 on have the setting. It would end a walsender over a long transaction, each time."""
+
 _QUOTE_VALUES = frozenset({"22", "23", "27", "2F", "38", "39", "44", "P0", "HV"})
 """Classes of SQLSTATE whose details, and in part whose messages, quote rows: data, constraints, triggers."""
 _QUOTE_NOTHING = frozenset({"22001", "22012"})
@@ -140,11 +146,12 @@ def replication_conninfo(conninfo: str) -> str:
 
 def settle(pgconn: pq.abc.PGconn) -> None:
     """Set what the environment overrode (libpq sends PGDATESTYLE and PGTZ past our `options`), or what a
-    pooler did not pass on. From then on commits are durable."""
+    pooler did not pass on. From then on commits are durable, and transactions may last."""
     for reported, wanted, statement in _SETTLE:
         if not (pgconn.parameter_status(reported) or b"").startswith(wanted):
             pgconn.exec_(statement)
     pgconn.exec_(_COMMIT_DURABLY)
+    pgconn.exec_(_TRANSACT_WITHOUT_LIMIT)
 
 
 def explain(error: psycopg.Error) -> PenstockError:
