@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from penstock.capture import launch
 from penstock.capture.launch import CaptureProcess
 from penstock.model.errors import CaptureKilled
 from penstock.spool import manifest
@@ -74,3 +75,13 @@ def test_a_capture_that_was_killed_may_be_started_again(database: Database, tmp_
         process.wait_until_captured()
     assert told.value.retry
     process.close()
+
+
+def test_a_capture_that_does_not_stop_is_killed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "STOP", 0.2)
+    process = CaptureProcess(spec_for(database, tmp_path))
+    os.kill(process.pid, signal.SIGSTOP)
+    process.close()
+    assert not Path("/proc", str(process.pid)).exists()

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.capture.launch import spec_of
 from penstock.config import load
+from penstock.postgres.publication import MARK
 from tests.bed import Database
 from tests.capture.running import eventually, running
 
@@ -107,6 +109,51 @@ def test_an_unreachable_server_is_said_in_one_line(tmp_path: Path) -> None:
     assert (code, lines, complained) == (1, [], "")
     assert tail.said.startswith("error: ")
     assert "hush" not in tail.said
+
+
+def test_it_ends_at_once_also_while_an_older_transaction_keeps_it_from_beginning(
+    database: Database, config: Path
+) -> None:
+    """The server makes no slot before those transactions have ended that write."""
+    waiting = """
+        select 1 from pg_stat_activity
+        where backend_type = 'walsender' and datname = current_database() and wait_event_type = 'Lock'
+    """
+    with database.connect() as older, older.transaction():
+        older.execute("insert into other values (1)")
+        child = subprocess.Popen([*TAIL, str(config)], stderr=subprocess.PIPE, text=True)
+        try:
+            eventually(lambda: database.query(waiting), seconds=60)
+            below = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+            child.send_signal(signal.SIGTERM)
+            _, complained = child.communicate(timeout=20)
+        finally:
+            child.kill()
+        assert (child.returncode, complained) == (128 + signal.SIGTERM, "")
+        assert below
+        assert not any(Path("/proc", number).exists() for number in below)
+        eventually(lambda: not database.query(waiting) and not left_behind(database))
+
+
+def test_publications_that_were_left_are_dropped_by_the_next_one(database: Database, config: Path) -> None:
+    """But none of another's, and none that may be in use: with a slot, or so young that it comes yet."""
+    fresh, stranger = f"penstock_tail_{time.time_ns()}", f"stranger_{database.name}"
+    names = [*(f"penstock_tail_{end}" for end in "1234x"), fresh]
+    try:
+        database.execute(
+            f"create role {stranger}",
+            *(f"create publication {name}; comment on publication {name} is '{MARK}'" for name in names),
+            "comment on publication penstock_tail_2 is 'of somebody else'",
+            f"alter publication penstock_tail_3 owner to {stranger}",
+            "select pg_create_logical_replication_slot('penstock_tail_4', 'pgoutput')",
+        )
+        tail = Tail(config)
+        assert "temporary slot" in tail.said
+        assert tail.finish(interrupt=True)[0] == 130
+        left = database.query("select pubname::text from pg_publication")
+        assert {name for (name,) in left} == {*names} - {"penstock_tail_1"}
+    finally:
+        database.execute("drop publication penstock_tail_3", f"drop role {stranger}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

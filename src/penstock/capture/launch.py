@@ -10,8 +10,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -30,6 +28,8 @@ from penstock.spool.identity import spool_exists
 from penstock.spool.writer import is_captured
 
 LOG = "capture.log"
+STOP = 60.0
+"""Seconds that a capture may take to stop in good order; killed it loses nothing either."""
 
 
 def spec_of(config: Config, source: SourceConfig) -> CaptureSpec:
@@ -86,27 +86,6 @@ def adjust(
         connection, source.publication_name, selection.wanted, create=create, refusals=refusals
     )
     return [*dict.fromkeys(done), *selection.left_out()] if create else done
-
-
-@contextmanager
-def temporary_publication(source: SourceConfig) -> Iterator[str]:
-    """Yield the configured publication where there is one; otherwise one that is dropped afterwards."""
-    with connect(source.conninfo()) as connection:
-        if existing := publication.describe(connection, source.publication_name):
-            if source.replication.create_publication:
-                existing.refuse_if_a_strangers()
-            yield source.publication_name
-            return
-        tables = select(connection, source).fit
-    name = f"penstock_tail_{time.time_ns()}"
-    try:  # from here on: if we are interrupted while we make it, it may be there
-        with connect(source.conninfo()) as connection:
-            wait_briefly(connection)
-            publication.ensure(connection, name, tables, create=True)
-        yield name
-    finally:
-        with connect(source.conninfo()) as connection:
-            publication.drop(connection, name)
 
 
 class CaptureProcess:
@@ -170,11 +149,15 @@ class CaptureProcess:
         self.close()
 
     def close(self) -> None:
-        """Stop in good order: what was received is written first."""
+        """Stop in good order: what was received is written first, if that does not take too long."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.stdin.close()
-        self._child.wait()
+        try:
+            self._child.wait(STOP)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
         self._child.stdout.close()
 
 

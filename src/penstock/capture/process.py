@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 
 import psycopg
@@ -167,7 +167,9 @@ class Capture:
                 slot.refuse_unpromoted(connection, existing)
             check_publication(connection, spec.publication)
             if spec.temporary_slot:
-                return receiver.create_temporary_slot(spec.slot)
+                return self._cancelled_on_stop(
+                    receiver.cancel, lambda: receiver.create_temporary_slot(spec.slot)
+                )
             if is_new and spec.create_slot:
                 return self._create_slot(connection)
         slot.check_usable(existing, position or ZERO)
@@ -179,28 +181,35 @@ class Capture:
         return slot.describe(connection, self._spec.slot), manifest.position(self._spec.spool)
 
     def _create_slot(self, connection: Connection) -> Lsn | None:
-        """Make the slot. That waits for running transactions, maybe for hours. Who is told to stop must not
+        start = self._cancelled_on_stop(
+            lambda: connection.cancel_safe(timeout=5),
+            lambda: slot.create(connection, self._spec.slot, failover=self._spec.failover),
+        )
+        if start is not None:
+            self._report("starting", created=self._spec.slot, position=str(start))
+        return start
+
+    def _cancelled_on_stop(self, cancel: Callable[[], None], create: Callable[[], Lsn]) -> Lsn | None:
+        """Make a slot. That waits for running transactions, maybe for hours. Who is told to stop must not
         leave the server at it: it would make a slot that nobody reads, and keep its WAL."""
         done = threading.Event()
-        watcher = threading.Thread(target=self._cancel_on_stop, args=(connection, done), daemon=True)
+        watcher = threading.Thread(target=self._cancel_on_stop, args=(cancel, done), daemon=True)
         watcher.start()
         try:
-            start = slot.create(connection, self._spec.slot, failover=self._spec.failover)
-        except PenstockError:
+            return create()
+        except (PenstockError, psycopg.Error):
             if self._stop.is_set():
                 return None
             raise
         finally:
             done.set()
             watcher.join()
-        self._report("starting", created=self._spec.slot, position=str(start))
-        return start
 
-    def _cancel_on_stop(self, connection: Connection, done: threading.Event) -> None:
+    def _cancel_on_stop(self, cancel: Callable[[], None], done: threading.Event) -> None:
         while not done.wait(0.1):
             if self._stop.is_set():
                 with suppress(psycopg.Error):
-                    connection.cancel_safe(timeout=5)
+                    cancel()
 
     def _learn_tables(self, writer: SpoolWriter) -> None:
         with (

@@ -84,6 +84,10 @@ class Receiver:
     def close(self) -> None:
         self._connection.close()
 
+    def cancel(self) -> None:
+        """Cancel what the server is doing for this connection."""
+        self._connection.cancel_safe(timeout=5)
+
     def identify(self) -> Server:
         """Return what the server says of itself, as of now: what is compared with its end was read before."""
         return timeline.identify(self._query)

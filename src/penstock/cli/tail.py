@@ -69,18 +69,20 @@ def tail(
 @contextmanager
 def _captured(spec: Any, source: Any, notices: Console, ending: Ending) -> Iterator[tuple[Path, Any]]:
     """A spool that is being captured into, and a function that raises what ended the capture."""
-    from penstock.capture.launch import CaptureProcess, temporary_publication
+    from penstock.capture.launch import CaptureProcess
+    from penstock.capture.temporary_publication import temporary_name, temporary_publication
     from penstock.spool.writer import is_captured
 
     if is_captured(spec.spool):
         notices.print(f"[dim]following the running capture of {spec.source}; Ctrl-C ends[/]")
         yield spec.spool, lambda: None
         return
-    with temporary_publication(source) as publication, ExitStack() as stack:
+    name = temporary_name()
+    with temporary_publication(source, name) as publication, ExitStack() as stack:
         with ending.held():
             own = replace(
                 spec,
-                slot=f"penstock_tail_{time.time_ns()}",
+                slot=name,
                 publication=publication,
                 spool=Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-tail-"))),
                 consumers=(),
