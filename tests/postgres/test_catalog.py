@@ -13,11 +13,12 @@ import pytest
 
 from penstock.config import SourceConfig, TablesConfig
 from penstock.model import ReplicaIdentity, TableName
-from penstock.postgres import catalog, outline
+from penstock.postgres import catalog, outline, publication
 from penstock.postgres.catalog import Table, TableKind
 from penstock.postgres.connection import Connection, connect, wait_briefly
 from penstock.postgres.selection import select
 from tests.bed import Database
+from tests.postgres.reading import oid
 
 
 @pytest.fixture
@@ -316,3 +317,25 @@ def test_domains_on_domains_cost_no_time(database: Database, connection: Connect
     assert time.monotonic() - begun < 20  # not a claim of speed
     assert found.columns[1].domain_of == "integer"
     assert found.columns[2].domain_of is None
+
+
+def test_a_table_that_a_prepared_transaction_has_locked_is_not_waited_for(own_database: Database) -> None:
+    """Such a lock belongs to no process."""
+    own_database.execute("alter system set max_prepared_transactions = 5")
+    own_database.server.stop()
+    own_database.server.start()
+    free, locked = TableName("public", "free"), TableName("public", "locked")
+    own_database.execute(
+        "create table free (id int); insert into free values (1)",
+        "create table locked (id int); insert into locked values (1)",
+        "begin; lock table locked in access exclusive mode; prepare transaction 'left behind'",
+    )
+    oids = [oid(own_database, "free"), oid(own_database, "locked")]
+    try:
+        with connect(own_database.dsn) as connection:
+            assert catalog.sizes(connection, oids) == {oids[0]: 8192, oids[1]: 0}
+            connection.execute("set statement_timeout = '2s'")
+            _, left = publication.ensure(connection, "p", [free, locked], create=True)
+            assert left.startswith("public.locked is left out: somebody holds a lock on it")
+    finally:
+        own_database.execute("rollback prepared 'left behind'")

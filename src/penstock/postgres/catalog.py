@@ -280,8 +280,8 @@ LEAVES = """(
 """Of the table `c`, with those between: `pg_partition_tree` would lock them."""
 
 _LOCKED = """
-    select l.relation from pg_locks l
-    where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' and l.pid <> pg_backend_pid()
+    select l.relation from pg_locks l where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock'
+      and l.pid is distinct from pg_backend_pid()
       and l.database = (select d.oid from pg_database d where d.datname = current_database())
 """
 

@@ -342,7 +342,7 @@ def _busy(connection: Connection, tables: set[TableName]) -> dict[TableName, str
         from pg_locks l
         join pg_class c on c.oid = l.relation
         join pg_namespace n on n.oid = c.relnamespace
-        where l.locktype = 'relation' and l.pid <> pg_backend_pid()
+        where l.locktype = 'relation' and l.pid is distinct from pg_backend_pid()
           and l.database = (select d.oid from pg_database d where d.datname = current_database())
           and l.mode in ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
                          'AccessExclusiveLock')
