@@ -1,8 +1,9 @@
 """A message of our own in the WAL now and then, so that a source with idle tables never pins its WAL.
 
 Keepalives tell most of it. But a server can be busy with other databases, or with tables nobody follows,
-and stay silent for long. The message is written only when the WAL has grown since the last one: an idle
-server stays idle. A standby cannot write and does without.
+and stay silent for long. The message is written only when the WAL has grown by more than the server itself
+writes after it (a checkpoint, who is running): an idle server stays idle. A standby cannot write and does
+without.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from penstock.model import Lsn
 from penstock.model.errors import PenstockError
 from penstock.postgres.connection import Connection, connect
 
+GROWTH = 64 << 10
+"""Bytes of WAL, of all databases, that make a beat."""
+
 _BEAT = """
 select pg_logical_emit_message(false, %(prefix)s, '')
  where not pg_is_in_recovery()
-   and pg_current_wal_insert_lsn() > coalesce(%(last)s::pg_lsn, '0/0')
+   and pg_current_wal_insert_lsn() - coalesce(%(last)s::pg_lsn, '0/0') > %(growth)s
 """
 
 
@@ -36,6 +40,13 @@ def mark(connection: Connection) -> Lsn:
     marked = connection.execute(_MARK, (HEARTBEAT_PREFIX,)).fetchone()
     assert marked is not None
     return Lsn.parse(marked[0])
+
+
+def beat(connection: Connection, last: str | None) -> str | None:
+    """Write a beat if the WAL has grown since the last one; return where the last one is."""
+    values = {"prefix": HEARTBEAT_PREFIX, "last": last, "growth": GROWTH}
+    row = connection.execute(_BEAT, values).fetchone()
+    return row[0] if row else last
 
 
 class Heartbeat(threading.Thread):
@@ -60,8 +71,7 @@ class Heartbeat(threading.Thread):
         last: str | None = None
         with connect(self._conninfo) as connection:
             while True:
-                beat = connection.execute(_BEAT, {"prefix": HEARTBEAT_PREFIX, "last": last}).fetchone()
-                last = beat[0] if beat else last
+                last = beat(connection, last)
                 if self._ending.wait(self._seconds):
                     return
 
