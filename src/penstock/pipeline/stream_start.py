@@ -94,9 +94,7 @@ class Beginning:
             there = recorded.get(state.key.table)
             if state.phase is Phase.DATA_SYNC:
                 self._tables.copy_anew(replace(state, phase=Phase.INIT), "the copy was interrupted")
-            elif (state.phase is Phase.FINISHED_COPY and there is not None and there.copy == state.copy) or (
-                state.phase is Phase.ERRORED and state.position and there is not None and not there.error
-            ):
+            elif there is not None and there.copy == state.copy and _may_be_done(state, there):
                 self._take_up(state, there)
             elif state.phase.streams and self._target.traits.keeps_tables:
                 if there is None:
@@ -148,3 +146,9 @@ class Beginning:
                 self._tables.copy_anew(state, f"changes from {position} to {begins} are not in the spool")
             elif not state.phase.streams:
                 self._tables.hold_at(state, position)
+
+
+def _may_be_done(state: TableState, there: Recorded) -> bool:
+    """Whether a table was handed over, or caught up, without the store's knowing, if its copy is there."""
+    stopped = state.phase is Phase.ERRORED and state.position is not None
+    return state.phase is Phase.FINISHED_COPY or (stopped and there.error is None)
