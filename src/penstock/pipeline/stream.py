@@ -369,7 +369,11 @@ class Stream:
         except PenstockError as error:
             if error.scope != "table":
                 raise
-            self.unfinished.then(partial(self.fail, state, error, state.position))
+            position = state.position if state.position is not None else self.position
+            self.unfinished.do(
+                partial(self.target.hold, self.feed.name, state.key.table, position, error),
+                partial(self.fail, state, error, position),
+            )
         else:
             self.unfinished.then(partial(self.tables.streams, after, "caught up"))
 
