@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.destinations.postgres.table import trust
+from penstock.model import TableName
 from penstock.model.phases import Phase
+from penstock.pipeline.table_actions import do_what_is_asked
 from tests.pipeline.running import contents
-from tests.pipeline.stepping import Bed, settings
+from tests.pipeline.stepping import Bed, Process, settings
 from tests.pipeline.test_stream_start import started
 from tests.pipeline.test_table_reloads import ask, state, until
 
@@ -33,3 +37,38 @@ def test_changes_wait_for_a_table_that_cannot_follow_a_schema_change_without_row
         ask(running, "retry")
         until(bed, running, lambda: state(running).phase is Phase.READY)
         assert contents(bed.destination, "t") == ["(1,a)", "(9,z)"]
+
+
+def phases(running: Process) -> dict[str, Phase]:
+    assert running.store is not None
+    return {state.name.name: state.phase for state in running.store.tables()}
+
+
+def test_a_table_whose_place_another_takes_is_not_retried_as_what_it_was(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would rename the other one away."""
+    copy_table = bed.delivered.target.copy_table
+    with started(bed, bed.config) as running, monkeypatch.context() as patch:
+
+        def copied_while_the_other_is_to_be_retried(*given: Any) -> int:
+            ask(running, "retry")
+            assert running.store is not None
+            do_what_is_asked(running.store)
+            patch.undo()
+            rows: int = copy_table(*given)
+            return rows
+
+        bed.source.execute("create table u (id integer primary key)", "insert into u values (5)")
+        until(bed, running, lambda: phases(running) == {"u": Phase.READY})
+        bed.source.execute("create table t (id integer primary key, note text)")
+        until(bed, running, lambda: phases(running) == {"u": Phase.READY, "t": Phase.READY})
+        bed.delivered.refuse(True)
+        bed.source.execute("insert into t values (1, 'bad')")
+        until(bed, running, lambda: phases(running) == {"u": Phase.READY, "t": Phase.ERRORED})
+        bed.delivered.refuse(False)
+        patch.setattr(bed.delivered.target, "copy_table", copied_while_the_other_is_to_be_retried)
+        bed.source.execute("alter table t rename to t_old; alter table u rename to t")
+        until(bed, running, lambda: phases(running) == {"t": Phase.READY, "t_old": Phase.READY})
+        names = [TableName("public", name) for name in ("t", "t_old")]
+        assert not bed.delivered.difference(names)

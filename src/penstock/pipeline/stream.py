@@ -251,8 +251,9 @@ class Stream:
             self.reloads.settle()
         reached, due = self.reached(), self.tables.due(datetime.now(UTC))
         self.arrivals.let_go(reached)
-        for state in list(self.tables):
-            self._settle_table(state, reached, due)
+        for table in [state.key.table for state in self.tables]:
+            if (state := self.tables.get(table)) is not None:  # as those before it have left it
+                self._settle_table(state, reached, due)
         self.descriptions.tell()
         if time.monotonic() - self._last_note > TOLD:
             self.tables.release_idle()
@@ -267,7 +268,7 @@ class Stream:
             self.copy_anew(state, why)
         elif state.phase is Phase.FINISHED_COPY and state.snapshot_lsn and state.snapshot_lsn <= reached:
             self._hand_over(state, reached)
-        elif state.key.table in due:
+        elif state.phase is Phase.ERRORED and state.key.table in due:
             self._retry(state, reached)
         elif state.phase.streams and state.detail.get(PAUSE):
             self._pause(state)
