@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.destinations.postgres.target import PostgresTarget
 from penstock.embedded.postgres import PostgresServer
+from penstock.model import TableName
+from penstock.model.errors import ConnectionFailed
 from penstock.model.phases import Phase
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.pipeline.running import Running, configuration, contents, running, to_postgres
+from tests.pipeline.stepping import Bed
+from tests.pipeline.test_stream_start import started
+from tests.pipeline.test_table_reloads import ask, state, until
+
+T = TableName("public", "t")
 
 
 class Backup:
@@ -109,3 +118,42 @@ def test_an_idle_destination_that_was_made_anew_is_filled_again(
         server.execute(f"create database {destination.name}")
         equal(pipeline, source, destination, "t")
         pipeline.until_phase(Phase.READY, "public.t")
+
+
+@pytest.fixture
+def backups() -> Iterator[list[Backup]]:
+    """To be removed in the end."""
+    made: list[Backup] = []
+    yield made
+    for backup in made:
+        backup.remove()
+
+
+def test_what_fails_while_tables_are_looked_at_keeps_none_from_being_copied_anew(
+    bed: Bed, backups: list[Backup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed.source.execute("create table t (id int primary key)", "insert into t values (1), (2)")
+    with started(bed, bed.config) as pipeline:
+        until(bed, pipeline, lambda: state(pipeline).phase is Phase.READY)
+        with closing(Manifest.open(bed.spool)) as manifest:
+            manifest.register("slow", manifest.consumers()["copy"])
+        bed.destination.execute("delete from t where id = 1")
+        backups.append(Backup(bed.destination))
+        ask(pipeline, "reload")
+        until(bed, pipeline, lambda: not bed.delivered.difference([T]))
+        bed.source.execute("insert into t values (3)")
+        until(bed, pipeline, lambda: not bed.delivered.difference([T]))
+    backups[0].restore()
+    hold = PostgresTarget.hold
+
+    def fails_once(*_: Any) -> None:
+        monkeypatch.setattr(PostgresTarget, "hold", hold)
+        raise ConnectionFailed("the server is gone")
+
+    monkeypatch.setattr(PostgresTarget, "hold", fails_once)
+    with started(bed, bed.config) as pipeline:
+        until(bed, pipeline, lambda: not bed.delivered.difference([T]))
+        until(bed, pipeline, lambda: state(pipeline).phase is Phase.READY)
+        with closing(Manifest.open(bed.spool)) as manifest:
+            assert manifest.consumers().keys() == {"copy", "slow"}
+    assert PostgresTarget.hold is hold, "it has failed"

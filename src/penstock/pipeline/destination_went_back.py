@@ -5,6 +5,12 @@ from there. A table of which the destination has another copy or schema than is 
 so are all of them if the spool does not reach back that far, or if the destination knows nothing.
 
 It is the same with a new spool in the place of one that the destination was ahead of.
+
+What a failure or a crash leaves, after each step:
+1. the spool is kept from there on, by a consumer of its own, which a stream that has begun forgets;
+2. tables are to be copied anew, or wait from where they stand: the consumer is still where it was, and the
+   next start comes here again;
+3. the consumer is moved back: the stream goes on from there.
 """
 
 from __future__ import annotations
@@ -16,26 +22,32 @@ from penstock.destinations.protocol import Recorded
 from penstock.model import ZERO, Lsn
 from penstock.model.phases import Phase
 from penstock.spool.manifest import Manifest
-from penstock.state.store import TableState
+from penstock.state.store import Store, TableState
 
 if TYPE_CHECKING:
     from penstock.pipeline.stream import Stream
 
 WHY = "the destination does not have what it had"
+HOLDER = "went back"
+"""The consumer that keeps the spool until the stream's own is moved back."""
 
 
-def go_on_from(stream: Stream, manifest: Manifest, there: Lsn | None) -> Lsn:
+def go_on_from(stream: Stream, manifest: Manifest, store: Store, there: Lsn | None) -> Lsn:
     """Return where the stream goes on, `there` being where the destination stands; put every table in a state
     that fits to it."""
-    recorded = stream.target.recorded(stream.feed.name)
-    reached_back = there is not None and manifest.rewind(stream.config.name, there)
+    source, name = stream.feed.name, stream.config.name
+    recorded = stream.target.recorded(source)
+    reached_back = there is not None and manifest.rewind(f"{name}/{HOLDER}", there)
     for state in list(stream.tables):
         record = recorded.get(state.key.table)
         if record is None and state.phase is Phase.INIT:
             continue
         if there is None or record is None or not (reached_back and _goes_on(stream, state, record, there)):
             stream.copy_anew(state, WHY, there or ZERO)
-    return there if there is not None and reached_back else stream.position
+    position = there if there is not None and reached_back else stream.position
+    store.set_back(source, name, position)
+    manifest.rewind(name, position)
+    return position
 
 
 def _goes_on(stream: Stream, state: TableState, record: Recorded, there: Lsn) -> bool:

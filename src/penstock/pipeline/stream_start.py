@@ -55,8 +55,9 @@ class Beginning:
         elif needed > captured:
             return False
         if traits.keeps_position and (there is None or there < before):
-            self._stream.position = destination_went_back.go_on_from(self._stream, self._manifest, there)
-            self._store.set_back(self._source, name, self._stream.position)
+            self._stream.position = destination_went_back.go_on_from(
+                self._stream, self._manifest, self._store, there
+            )
         elif self._is_to_be_rewound():
             self._stream.position = self._manifest.consumers()[name]
         self._reconcile()
