@@ -43,3 +43,13 @@ def test_a_table_whose_new_copy_was_refused_is_not_taken_for_caught_up(bed: Bed)
         ask(running, "retry")
         until(bed, running, lambda: state(running).phase is Phase.READY)
         assert not bed.delivered.difference([T])
+
+
+def test_a_table_of_which_the_destination_has_another_copy_is_copied_anew(bed: Bed) -> None:
+    """As after it was restored from a backup that was made where the stream still is."""
+    bed.source.execute("create table t (id integer primary key)", "insert into t values (1)")
+    with started(bed, bed.config) as running:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+    bed.destination.execute("update penstock.tables set copy = 'older'; delete from t")
+    with started(bed, bed.config) as running:
+        until(bed, running, lambda: not bed.delivered.difference([T]))

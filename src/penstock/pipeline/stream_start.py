@@ -98,8 +98,8 @@ class Beginning:
             elif there is not None and there.copy == state.copy and _may_be_done(state, there):
                 self._take_up(state, there)
             elif state.phase.streams and self._target.traits.keeps_tables:
-                if there is None:
-                    self._tables.copy_anew(state, "the destination does not know it any more")
+                if there is None or there.copy != state.copy:
+                    self._stream.copy_anew(state, "the destination does not have the copy that it had")
                 else:
                     self._take_up(state, there)
 
