@@ -39,6 +39,21 @@ def test_changes_wait_for_a_table_that_cannot_follow_a_schema_change_without_row
         assert contents(bed.destination, "t") == ["(1,a)", "(9,z)"]
 
 
+def test_a_schema_change_without_rows_is_tried_again_with_the_longer_pauses_of_a_stopped_table(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "LONG", "100ms")
+    bed.source.execute("create table t (id integer primary key, a text)")
+    with started(bed, bed.config) as running, bed.destination.connect() as reader:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        with reader.transaction():
+            reader.execute("select from t")
+            bed.source.execute("alter table t rename a to b")
+            until(bed, running, lambda: state(running).attempts > 3)
+        until(bed, running, lambda: not bed.delivered.difference([TableName("public", "t")]))
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+
+
 def phases(running: Process) -> dict[str, Phase]:
     assert running.store is not None
     return {state.name.name: state.phase for state in running.store.tables()}

@@ -351,9 +351,8 @@ class Stream:
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
             self.copy_anew(state, changes.why)
-            return
-        waiting, after = changes
-        self._catch_up(state, waiting, after, reached)
+        elif changes[0].rows or not self._follow(state, reached):
+            self._catch_up(state, *changes, reached)
 
     def _catch_up(self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn) -> None:
         self._guard(
@@ -370,7 +369,7 @@ class Stream:
         except PenstockError as error:
             if error.scope != "table":
                 raise
-            position = state.position if state.position is not None else self.position
+            position = state.position or self.position
             self.unfinished.do(
                 partial(self.target.hold, self.feed.name, state.key.table, position, error),
                 partial(self.fail, state, error, position),
@@ -378,13 +377,13 @@ class Stream:
         else:
             self.unfinished.then(partial(self.tables.streams, after, "caught up"))
 
-    def _follow(self, state: TableState, reached: Lsn) -> None:
-        """Follow what the catalog says where the stream has nothing to say, up to where it was read."""
+    def _follow(self, state: TableState, reached: Lsn) -> bool:
+        """Follow what the catalog says and the stream does not yet; return whether there was anything."""
         facts = self._due(state, self.feed.published, reached)
         if facts is not None and is_outrun(facts, self.position):
             facts = self._due(state, self.feed.discover(), reached)
         if facts is None or is_outrun(facts, self.position):
-            return
+            return False
         step = self.changes.described(state, facts, reached)
         self.descriptions.refresh(state.key.table)
         if isinstance(step, CopyAnew):
@@ -395,6 +394,7 @@ class Stream:
             self._agreed[state.key.table] = (facts.mark, state.version)
         else:
             self._change_schema(state, *step, reached)
+        return step is not None
 
     def _due(self, state: TableState, published: PublishedTables, reached: Lsn) -> Facts | None:
         """Return what the catalog says of a table, if there may be something in it to follow now."""
@@ -410,4 +410,4 @@ class Stream:
             if not self.places.is_awaited(state):
                 self.copy_anew(state, "it has the name of another table, which does not make room")
             return
-        self._catch_up(state, replace(changes, start=self.position), after, reached)
+        self._catch_up(state, replace(changes, start=state.position or self.position), after, reached)
