@@ -97,4 +97,4 @@ def test_a_look_at_the_tables_that_takes_its_time_holds_up_nothing(
 
 def is_compared(stream: Stream, state: TableState) -> bool:
     """Whether the catalog has nothing more to say of the schema in which the last rows came."""
-    return stream._agreed.get(state.key.table, (None, None))[1] == state.version
+    return stream.following._agreed.get(state.key.table, (None, None))[1] == state.version

@@ -43,15 +43,14 @@ from penstock.model.phases import Phase
 from penstock.pipeline import ddl_events
 from penstock.pipeline.arrivals import Arrivals
 from penstock.pipeline.batch_plan import Changes, Chosen
-from penstock.pipeline.catalog_look import PublishedTables
+from penstock.pipeline.catalog_following import CatalogFollowing
 from penstock.pipeline.descriptions import Descriptions
 from penstock.pipeline.name_owners import Places
 from penstock.pipeline.query import StreamQuery
-from penstock.pipeline.schema_evolution import CopyAnew, is_due, is_outrun
+from penstock.pipeline.schema_evolution import CopyAnew
 from penstock.pipeline.source_feed import SourceFeed
 from penstock.pipeline.stream_start import Beginning
 from penstock.pipeline.table_actions import PAUSE
-from penstock.pipeline.table_facts import Facts, Mark
 from penstock.pipeline.table_reloads import TableReloads, may_begin, reload_at_once
 from penstock.pipeline.table_states import Tables, is_handed_over
 from penstock.pipeline.transform.transform import Transforms
@@ -81,11 +80,10 @@ class Stream:
         self.query = StreamQuery(config, feed, destination, store, self)
         self.unfinished = Unfinished()
         self.arrivals, self.descriptions = Arrivals(self), Descriptions(self)
+        self.following = CatalogFollowing(self)
         self.reloads = TableReloads.of(self)
         self.transforms: Transforms
         self._last_note, self._aligned = 0.0, False
-        self._agreed: dict[TableId, tuple[Mark | None, int]] = {}
-        """Outlines of tables of which nothing was to be followed under a version: nothing is, once more."""
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=feed.name, destination=destination.name
         )
@@ -273,7 +271,7 @@ class Stream:
         elif state.phase.streams and state.detail.get(PAUSE):
             self._pause(state)
         elif state.phase.streams:
-            self._follow(state, reached)
+            self.following.follow(state, reached)
 
     def _pause(self, state: TableState) -> None:
         """Stop a table where it is, since somebody wants that; its changes wait in the spool."""
@@ -351,10 +349,10 @@ class Stream:
         changes = self.changes.waiting(state, self.position)
         if isinstance(changes, CopyAnew):
             self.copy_anew(state, changes.why)
-        elif changes[0].rows or not self._follow(state, reached):
-            self._catch_up(state, *changes, reached)
+        elif changes[0].rows or not self.following.follow(state, reached):
+            self.catch_up(state, *changes, reached)
 
-    def _catch_up(self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn) -> None:
+    def catch_up(self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn) -> None:
         self._guard(
             state, lambda: self.target.catch_up(self.transformed(state, changes, after), reached), after
         )
@@ -376,38 +374,3 @@ class Stream:
             )
         else:
             self.unfinished.then(partial(self.tables.streams, after, "caught up"))
-
-    def _follow(self, state: TableState, reached: Lsn) -> bool:
-        """Follow what the catalog says and the stream does not yet; return whether there was anything."""
-        facts = self._due(state, self.feed.published, reached)
-        if facts is not None and is_outrun(facts, self.position):
-            facts = self._due(state, self.feed.discover(), reached)
-        if facts is None or is_outrun(facts, self.position):
-            return False
-        step = self.changes.described(state, facts, reached)
-        self.descriptions.refresh(state.key.table)
-        if isinstance(step, CopyAnew):
-            self.copy_anew(state, step.why)
-        elif isinstance(step, TableState):
-            self.tables.put(step)
-        elif step is None:
-            self._agreed[state.key.table] = (facts.mark, state.version)
-        else:
-            self._change_schema(state, *step, reached)
-        return step is not None
-
-    def _due(self, state: TableState, published: PublishedTables, reached: Lsn) -> Facts | None:
-        """Return what the catalog says of a table, if there may be something in it to follow now."""
-        facts = published.tables.get(state.key.table)
-        if facts is None or not is_due(facts, state.detail, reached):
-            return None
-        return None if self._agreed.get(state.key.table) == (facts.mark, state.version) else facts
-
-    def _change_schema(
-        self, state: TableState, changes: TableChanges, after: TableState, reached: Lsn
-    ) -> None:
-        if after.target != state.target and self.places.owner(after.target, state.key.table) is not None:
-            if not self.places.is_awaited(state):
-                self.copy_anew(state, "it has the name of another table, which does not make room")
-            return
-        self._catch_up(state, replace(changes, start=state.position or self.position), after, reached)
