@@ -21,6 +21,7 @@ import pytest
 
 from penstock.config.mapping import Decision, Placing
 from penstock.model import TableName
+from penstock.model.errors import StateUnreachable
 from penstock.model.phases import Phase
 from penstock.pipeline.mapping import TableMapping
 from penstock.pipeline.source_tables import SourceTables
@@ -218,14 +219,20 @@ class Sweep:
                 self.process = Process(self.config, self.bed.spark)
                 self.process.start()
             self.process.round()
+        except StateUnreachable:
+            assert not self._has_begun()  # a start ends with that, and is made again
+            self._let_go()
         except Died:
             assert self.faults.dead
         if self.faults.dead:
             self.faults.dead = False
             self.deaths += 1
-            assert self.process is not None
-            self.process.abandon()
-            self.process = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        assert self.process is not None
+        self.process.abandon()
+        self.process = None
 
     def _is_quiet(self, step: Step) -> bool:
         """Whether all that was asked for is done, and every table is where it should be."""
