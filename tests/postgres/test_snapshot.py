@@ -260,7 +260,7 @@ def test_what_rewrites_the_table_comes_before_the_snapshot_or_waits(
 def test_a_statement_that_waits_for_the_copy_makes_it_fail_and_not_hang(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exported_snapshot, "LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(exported_snapshot, "LOCK_WAIT", 50)
     database.execute("create table t (id int)", "insert into t values (1)")
     table = oid(database, "t")
     truncating = threading.Thread(target=database.execute, args=("truncate t",))

@@ -12,7 +12,9 @@ from psycopg import sql
 from penstock.model.errors import SnapshotLost
 from penstock.postgres.connection import Connection
 
-LOCK_TIMEOUT = "5s"
+LOCK_WAIT = 500
+"""Milliseconds for which a session waits for a lock, at most: it may have others already, which somebody
+waits for. And at most half of `deadlock_timeout`, after which he is ended if we wait for him."""
 
 _GONE_STATES = ("22023", "42704", "55000")
 """What `set transaction snapshot` says of a snapshot that is no longer exported, depending on the version."""
@@ -31,7 +33,7 @@ def settle(connection: Connection) -> None:
 def settings() -> sql.Composed:
     """Return a statement that sets what the server knows of it: transaction_timeout came with 17."""
     return sql.SQL("""
-        select set_config(name, case name when 'lock_timeout' then {}
+        select set_config(name, case name when 'lock_timeout' then {}::text
                                           when 'restrict_nonsystem_relation_kind'
                                               then 'view, foreign-table'
                                           when 'row_security' then 'off' else '0' end, false)
@@ -39,7 +41,14 @@ def settings() -> sql.Composed:
         where name in ('lock_timeout', 'row_security', 'statement_timeout', 'transaction_timeout',
                        'idle_in_transaction_session_timeout', 'idle_session_timeout',
                        'restrict_nonsystem_relation_kind')
-    """).format(sql.Literal(LOCK_TIMEOUT))
+    """).format(lock_wait())
+
+
+def lock_wait() -> sql.Composed:
+    """Return an expression: for how many milliseconds to wait, on this server."""
+    return sql.SQL("""(
+        select greatest(1, least({}, setting::int8 / 2)) from pg_settings where name = 'deadlock_timeout'
+    )""").format(sql.Literal(LOCK_WAIT))
 
 
 def join(connection: Connection, snapshot: str) -> None:

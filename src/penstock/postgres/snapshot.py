@@ -12,10 +12,12 @@ empty or different to snapshots taken before it. So the order is
     2. take the snapshot: whatever rewrote the table before is seen whole, nothing can rewrite it any more;
     3. look whether the table that was locked is the one that was meant, since LOCK goes by name.
 
-`LOCK` does not take a snapshot, a query does. While the lock is held, a statement that wants an exclusive
-lock waits for us, and everybody after it waits for that statement, our own tasks too. Nobody
-would ever move then; so no session here waits long for a lock, the copy fails as `TableBusy`, lets the other
-through and is tried again.
+`LOCK` does not take a snapshot, a query does. It takes partitions one after the other: all of it has to end
+before somebody who waits for one that we have, and whom we wait for, looks for a deadlock.
+
+While the lock is held, a statement that wants an exclusive lock waits for us, and everybody after it waits
+for that statement, our own tasks too. Nobody would ever move then; so no session here waits long for a lock,
+the copy fails as `TableBusy`, lets the other through and is tried again.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from penstock.postgres.exported_snapshot import join, settle
 CHUNK_BYTES = 120_000
 """psycopg cuts what is larger into pieces."""
 BATCH_ROWS = 10_000
-ATTEMPTS = 5
+ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +128,16 @@ class Snapshot:
                         remedy="Copy from the primary: set `host` to it",
                     )
                 settle(connection)
+                busy = TableBusy("the table is renamed or repartitioned again and again", table=table)
                 for _ in range(ATTEMPTS):
-                    snapshot = cls._take(connection, table)
+                    try:
+                        snapshot = cls._take(connection, table)
+                    except TableBusy as error:
+                        busy, snapshot = error, None
                     if snapshot is not None:
                         return snapshot
-                raise TableBusy("the table is renamed or repartitioned again and again", table=table)
+                    connection.execute("rollback")
+                raise busy
         except BaseException:
             connection.close()
             raise
@@ -142,19 +149,20 @@ class Snapshot:
         lock = sql.SQL("lock table {} {} in access share mode").format(
             sql.SQL("" if partitioned else "only"), sql.Identifier(name.schema, name.name)
         )
+        ((most,),) = connection.execute("show lock_timeout")
         with explained(table=name):
             connection.execute("begin isolation level repeatable read read only")
+            connection.execute(sql.SQL("set local statement_timeout = {}").format(sql.Literal(most)))
             try:
                 connection.execute(lock)
             except psycopg.errors.UndefinedTable:
-                connection.execute("rollback")
                 return None
+            except psycopg.errors.QueryCanceled as error:
+                raise _busy(error) from None
+            connection.execute("set local statement_timeout = 0")
             taken = cls(connection, table, name)
             unlocked = connection.execute(_UNLOCKED, {"table": table}).fetchall()
-            if _named(connection, table)[0] == name and not unlocked:
-                return taken
-            connection.execute("rollback")
-            return None
+            return taken if _named(connection, table)[0] == name and not unlocked else None
 
     def ranges(
         self,
@@ -289,12 +297,17 @@ def explained(**where: Any) -> Iterator[None]:
 def refused(error: psycopg.Error) -> PenstockError:
     reason = explain(error).reason
     if isinstance(error, psycopg.errors.LockNotAvailable):
-        return TableBusy(f"another session has or wants an exclusive lock on the table: {reason}")
+        return _busy(error)
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return ReadDenied(reason)
     if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedColumn):
         return SnapshotLost(f"the table is not what it was: {reason}")
     return explain(error)
+
+
+def _busy(error: psycopg.Error) -> TableBusy:
+    reason = explain(error).reason
+    return TableBusy(f"another session has or wants an exclusive lock on the table: {reason}")
 
 
 _TREE = sql.SQL("""
