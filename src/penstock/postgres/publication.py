@@ -289,18 +289,19 @@ def _alter(
     connection: Connection, name: str, verb: str, tables: set[TableName], refusals: Refusals
 ) -> tuple[set[TableName], list[str]]:
     """Return which tables were added (or dropped), and why others were not, in sentences. All at once, or
-    each where one of them is refused. What is locked is tried again at the next look, what was refused for
-    another reason later."""
+    each where one of them is refused or has to be waited for. What is locked is tried again at the next look,
+    what was refused for another reason later."""
     standing = {table: why for table, why in refusals.standing().items() if table in tables}
-    left = _busy(connection, tables - standing.keys()) if tables - standing.keys() else {}
+    left, alone = _busy(connection, tables - standing.keys()) if tables - standing.keys() else ({}, set())
     free = tables - standing.keys() - left.keys()
-    if free and _change(connection, name, verb, free) is not None:
-        waited = 0
-        for table in sorted(free, key=lambda _: random.random()):  # in any order: none is always the last
-            why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
-            if why is not None:
-                left[table] = why
-                waited += why == _LOCKED
+    if free - alone and _change_together(connection, name, verb, free - alone) is not None:
+        alone = free
+    waited = 0
+    for table in sorted(alone, key=lambda _: random.random()):  # in any order: none is always the last
+        why = _change(connection, name, verb, {table}) if waited < _PATIENCE else _LOCKED
+        if why is not None:
+            left[table] = why
+            waited += why == _LOCKED
     outcome = "is left out" if verb == "add" else f"stays in publication {name}"
     sentences = {table: f"{table} {outcome}: {why}" for table, why in left.items()}
     for table, why in left.items():
@@ -314,6 +315,14 @@ def _change(connection: Connection, name: str, verb: str, tables: set[TableName]
     """Change which tables are published; return the reason if it was refused."""
     statement = sql.SQL("alter publication {} {} table {}")
     return _refusal(connection, statement.format(sql.Identifier(name), sql.SQL(verb), _listed(tables)))
+
+
+def _change_together(connection: Connection, name: str, verb: str, tables: set[TableName]) -> str | None:
+    """Do the same, hardly waiting: a session that waits for a table which we have, while we wait for one that
+    it has, would be ended by its own look for a deadlock."""
+    with connection.transaction():
+        connection.execute("set local lock_timeout = '10ms'")
+        return _change(connection, name, verb, tables)
 
 
 def _refusal(connection: Connection, statement: sql.Composed) -> str | None:
@@ -333,9 +342,10 @@ def _refusal(connection: Connection, statement: sql.Composed) -> str | None:
     return None
 
 
-def _busy(connection: Connection, tables: set[TableName]) -> dict[TableName, str]:
+def _busy(connection: Connection, tables: set[TableName]) -> tuple[dict[TableName, str], set[TableName]]:
     """Return the tables with a lock, held or waited for, that ours would have to wait for. Of those that
-    are being vacuumed one is tried all the same: autovacuum gives way, but only to who waits."""
+    are being vacuumed one, the second answer, is tried all the same: autovacuum gives way, but only to who
+    waits."""
     rows = connection.execute(
         """
         select n.nspname, c.relname, bool_or(l.mode <> 'ShareUpdateExclusiveLock')
@@ -351,8 +361,8 @@ def _busy(connection: Connection, tables: set[TableName]) -> dict[TableName, str
     ).fetchall()
     busy = {table: for_long for *name, for_long in rows if (table := TableName(*name)) in tables}
     vacuumed = [table for table, for_long in busy.items() if not for_long]
-    tried = random.choice(vacuumed) if vacuumed else None
-    return {table: _LOCKED for table in busy if table != tried}
+    tried = {random.choice(vacuumed)} if vacuumed else set()
+    return {table: _LOCKED for table in busy if table not in tried}, tried
 
 
 def _listed(names: Iterable[TableName]) -> sql.Composed:
