@@ -114,7 +114,7 @@ class Given:
         return stopped
 
     def copy(self, target: Target, source: Database, table: TableId, id: str = "first") -> int:
-        """Make a copy, under a snapshot that is kept only for as long."""
+        """Make a copy, under a snapshot that is kept until its rows are read."""
         delivery = self.deliveries[table]
         name = delivery.table.name
         [(oid,)] = source.query(
@@ -125,7 +125,7 @@ class Given:
         )
         with Snapshot.open(source.dsn, TableId(oid)) as snapshot:
             ranges = snapshot.ranges(delivery.table.column_names, None, 100_000)
-            copy = TableCopy(id, delivery, source.dsn, snapshot.name, tuple(ranges))
+            copy = TableCopy(id, delivery, source.dsn, snapshot.name, tuple(ranges), rows_read=snapshot.close)
             return target.copy_table(copy)
 
     def close(self) -> None:

@@ -13,7 +13,9 @@ import pytest
 import zstandard
 from nats.js.errors import BucketNotFoundError, KeyNotFoundError
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
+from penstock.destinations.nats.snapshots import SnapshotDesk
 from penstock.embedded.nats import USER, NatsServer
 from penstock.model.phases import Phase
 from tests.bed import Database
@@ -81,6 +83,28 @@ def test_changes_and_a_snapshot_arrive(
     assert rows == dict(database.query("select id, name from users"))
     assert "no table of this name" in refused["error"]
     assert "expected an empty request" in malformed["error"]
+
+
+def test_a_snapshot_gives_way_to_who_waits_for_its_lock(
+    spark: SparkSession,
+    database: Database,
+    nats: NatsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def altered(*arguments: Any) -> int:
+        database.execute("set lock_timeout = '10s'; alter table users add name text")
+        return make(*arguments)
+
+    make = SnapshotDesk.make
+    monkeypatch.setattr(SnapshotDesk, "make", altered)
+    database.execute("create table users (id int primary key); insert into users values (1)")
+    file = configuration(tmp_path, database, to_nats(nats))
+    with running(file, spark) as pipeline, capture_logs() as lines:
+        pipeline.until_phase(Phase.READY, "public.users")
+        asyncio.run(request(nats, "users"))
+        (failed,) = pipeline.until(lambda: [line for line in lines if line["event"] == "snapshot failed"])
+    assert "gave way to process" in failed["error"]
 
 
 @pytest.mark.parametrize("rules", [{}, {"drop": ["doc"], "where": "id > 0"}])

@@ -150,6 +150,15 @@ def test_a_partitioned_table_is_copied_by_its_leaves(database: Database) -> None
         assert Counter(rows_of(database, snapshot, parts)) == expected
 
 
+def test_partitions_are_attached_while_a_snapshot_is_open(database: Database) -> None:
+    database.execute("create table t (id int) partition by range (id)")
+    with Snapshot.open(database.dsn, oid(database, "t")):
+        database.execute(
+            "set lock_timeout = '10s'; create table first (like t);"
+            "alter table t attach partition first for values from (1) to (9)"
+        )
+
+
 def test_children_by_inheritance_are_not_part_of_a_table(database: Database) -> None:
     database.execute(
         "create table parent (id int); create table child () inherits (parent)",

@@ -11,8 +11,8 @@ All values here travel to Spark's executors.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -128,6 +128,9 @@ class TableCopy:
     """Where the WAL was when the snapshot was taken."""
     rows: DataFrame | None = None
     """If transforms are at work: what to write, every column as PostgreSQL's text. Otherwise the ranges."""
+    rows_read: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Of the driver: to be called when all rows are read. The table is free then, however long the rest
+    takes. Raises if they are not of one moment."""
 
     def __repr__(self) -> str:
         return f"TableCopy({self.delivery.table.name}, {len(self.ranges)} ranges)"
@@ -290,7 +293,7 @@ class Target(Protocol):
 
     def copy_table(self, copy: TableCopy) -> int:
         """Make the copy, set aside from readers where that can be; return its rows. Called for several
-        tables at once. A copy that was begun before and not handed over is replaced."""
+        tables at once. A copy that was begun before and not handed over is replaced. It calls `rows_read`."""
 
     def hand_over(self, copy: str, changes: TableChanges, position: Lsn) -> None:
         """Make a finished copy visible in the place of what was there, with these changes applied to it: the

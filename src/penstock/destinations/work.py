@@ -51,7 +51,9 @@ class Workers:
     def results(
         self, function: Callable[[Work], Result], work: Sequence[Work], *, here: bool
     ) -> list[Result]:
-        """Do the same, and raise the first error."""
+        """Do the same, and raise the first error: what would come after it is not done here."""
+        if here:
+            return [function(piece) for piece in work]
         return raise_first(self.outcomes(function, work, here=here))
 
 

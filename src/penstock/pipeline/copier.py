@@ -4,7 +4,7 @@ What a crash leaves, after each step of a copy:
 1. the hold registered: the spool keeps the table's changes for nobody; the next start takes it up again;
 2. `data_sync` stored, the copy begun at the destination: the next attempt replaces it;
 3. `finished_copy` stored: the copy waits, set aside, and is handed over by the stream.
-The snapshot is open, and with it a transaction at the source, only from 2 to 3.
+The snapshot is open, and with it a transaction at the source, only from 2 until all rows are read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 
 import psycopg
@@ -35,6 +36,7 @@ from penstock.pipeline.snapshot_maker import POOL, SnapshotMaker
 from penstock.pipeline.stream import Stream
 from penstock.pipeline.table_facts import Facts
 from penstock.pipeline.table_states import KIND, TIMELINE
+from penstock.pipeline.watched_snapshot import WatchedSnapshot
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.exported_snapshot import settle
 from penstock.postgres.snapshot import Snapshot
@@ -154,15 +156,17 @@ class Copier:
                     connection, state.key, before.member, position, stream.tables.wait
                 ):
                     return  # it comes again; others go first
-                with Snapshot.open(conninfo, table) as snapshot:
+                cancel = partial(self._spark.sparkContext.cancelJobGroup, _group(state.key))
+                with Snapshot.open(conninfo, table) as snapshot, WatchedSnapshot(snapshot, cancel) as watched:
                     mark(connection)  # flushed: no crash takes back what the snapshot saw, nor its numbers
                     facts = table_facts.gather(connection, stream.feed.source.publication_name, table)
                     if facts is not None and unseen_changes.unseen(before.detail(), facts) is None:
-                        self._make(stream, _begun(state, snapshot, position), facts, snapshot)
+                        self._make(stream, _begun(state, snapshot, position), facts, watched)
         except psycopg.Error as error:
             raise explain(error) from None
 
-    def _make(self, stream: Stream, state: TableState, facts: Facts, snapshot: Snapshot) -> None:
+    def _make(self, stream: Stream, state: TableState, facts: Facts, watched: WatchedSnapshot) -> None:
+        snapshot = watched.snapshot
         stream.tables.keep_masked(state, facts.schema.name, facts.detail())
         schema = stream.changes.learnt(facts)
         takes_copies = stream.target.traits.takes_copies
@@ -191,15 +195,18 @@ class Copier:
         assert state.copy is not None
         delivery = stream.tables.delivery(schema, state, state.detail)
         copy = TableCopy(
-            state.copy, delivery, stream.feed.spec.conninfo, snapshot.name, tuple(ranges), snapshot.lsn
+            state.copy,
+            delivery,
+            stream.feed.spec.conninfo,
+            snapshot.name,
+            tuple(ranges),
+            snapshot.lsn,
+            rows_read=watched.rows_read,
         )
         if takes_copies:
             copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
-        try:
-            rows = self._nothing(stream, copy) if stream.streaming_only else stream.target.copy_table(copy)
-        except PenstockError:
-            snapshot.alive()  # if the snapshot is gone, that is what went wrong
-            raise
+        rows = self._nothing(stream, copy) if stream.streaming_only else stream.target.copy_table(copy)
+        watched.rows_read()  # a destination of somebody else's may not have called it
         if stream.tables.get(state.key.table) is not None:
             finished = replace(state, phase=Phase.FINISHED_COPY, rows=rows, copied_bytes=state.total_bytes)
             stream.tables.put(finished, f"copied {rows} rows")

@@ -13,6 +13,8 @@ import time
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 
 import psycopg
 import structlog
@@ -25,6 +27,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.text import error_summary
 from penstock.pipeline import table_facts
 from penstock.pipeline.stream import Stream
+from penstock.pipeline.watched_snapshot import WatchedSnapshot
 from penstock.postgres.connection import connect, explain
 from penstock.postgres.exported_snapshot import settle
 from penstock.postgres.snapshot import Snapshot
@@ -128,6 +131,8 @@ class SnapshotMaker:
                 settle(connection)
                 mark(connection)  # waits for synchronous standbys, as what is delivered does to be visible
                 snapshot = stack.enter_context(Snapshot.open(conninfo, table))
+                cancel = partial(self._spark.sparkContext.cancelJobGroup, request.id)
+                watched = stack.enter_context(WatchedSnapshot(snapshot, cancel))
                 mark(connection)  # flushed: no crash takes back what the snapshot saw, nor its numbers
                 facts = table_facts.gather(connection, stream.feed.source.publication_name, table)
                 if facts is None:
@@ -147,6 +152,7 @@ class SnapshotMaker:
                 self._spark.sparkContext.setLocalProperty(POOL, "copy")
                 delivery = stream.tables.delivery(schema, state, detail)
                 copy = TableCopy(request.id, delivery, conninfo, snapshot.name, tuple(ranges), snapshot.lsn)
+                copy = replace(copy, rows_read=watched.rows_read)
                 copy = stream.transforms.copy(stream.tables.rules(schema.name), copy)
                 return snapshots.make(request, copy, snapshot.visibility, min(delivered, snapshot.lsn))
         except psycopg.Error as error:

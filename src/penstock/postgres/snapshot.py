@@ -17,7 +17,7 @@ before somebody who waits for one that we have, and whom we wait for, looks for 
 
 While the lock is held, a statement that wants an exclusive lock waits for us, and everybody after it waits
 for that statement, our own tasks too. Nobody would ever move then; so no session here waits long for a lock,
-the copy fails as `TableBusy`, lets the other through and is tried again.
+and whoever holds the snapshot has it `give_way`: the copy fails as `TableBusy` and is tried again.
 """
 
 from __future__ import annotations
@@ -180,6 +180,18 @@ class Snapshot:
         """Raise `SnapshotLost` if the connection is gone, and the exported snapshot with it."""
         self._ask("select 1")
 
+    def give_way(self) -> None:
+        """Let the lock go and raise `TableBusy` if a session has waited for it for a moment; raise as `alive`
+        does."""
+        waiting = self._ask(_WAITING)
+        if waiting:
+            self._connection.execute("rollback")
+            raise TableBusy(
+                f"the copy gave way to process {', '.join(map(str, waiting))}, which waited for its lock",
+                table=self.table,
+                remedy="It is tried again by itself",
+            )
+
     def sessions(self, application_name: str) -> int:
         """Return how many others of that name are connected to the database; raise as `alive` does."""
         self._ask("select pg_stat_clear_snapshot()")  # a transaction sees the first answer again and again
@@ -309,6 +321,13 @@ def _busy(error: psycopg.Error) -> TableBusy:
     reason = explain(error).reason
     return TableBusy(f"another session has or wants an exclusive lock on the table: {reason}")
 
+
+_WAITING: LiteralString = """
+    select array_agg(distinct pid)
+    from pg_locks
+    where locktype = 'relation' and not granted and waitstart < clock_timestamp() - interval '0.5 seconds'
+      and pg_backend_pid() = any (pg_blocking_pids(pid))
+"""
 
 _TREE = sql.SQL("""
     (select %(table)s::regclass as relid union select relid from pg_partition_tree(%(table)s::regclass)) tree

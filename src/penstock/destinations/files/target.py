@@ -154,11 +154,12 @@ class FilesTarget:
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
             written = self._writer.workers.results(export_part, parts, here=small)
         rows = sum(part.rows for part in written)
-        data, meter = sheet.finish(f"{FULL}.csv{compression.suffix}", written)
         with connect(copy.conninfo) as connection:
             join(connection, copy.snapshot)
             (described,) = catalog.detailed(connection, [copy.delivery.id])
             text = schema_yml.document(connection, described, copy.delivery, rows, copy.lsn)
+        copy.rows_read()
+        data, meter = sheet.finish(f"{FULL}.csv{compression.suffix}", written)
         described_by = self._storage.write(f"{folder}/schema.yml", [text])
         finished = FinishedCopy(batch, copy.lsn, rows, data, described_by)
         written_log.tell(

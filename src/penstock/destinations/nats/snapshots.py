@@ -235,6 +235,7 @@ class SnapshotDesk:
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
             results = self._workers.results(make_part, parts, here=small)
+        copy.rows_read()
         rows = sum(part.rows for part in results)
         about = documents.schema_document(delivery, schema.details, schema.version) | {
             "snapshot_id": request.id,

@@ -94,6 +94,7 @@ class PostgresTarget:
             ]
             small = sum(part.bytes for part in copy.ranges) <= SMALL_BYTES
             self._workers.results(table_copy.copy_part, parts, here=small)
+        copy.rows_read()
         with endpoint.session() as connection, about(table):
             return table_copy.finish(connection, target, copy.id)
 
