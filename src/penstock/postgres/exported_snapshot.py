@@ -9,6 +9,7 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
+from penstock.model import TableName
 from penstock.model.errors import SnapshotLost
 from penstock.postgres.connection import Connection
 
@@ -51,15 +52,23 @@ def lock_wait() -> sql.Composed:
     )""").format(sql.Literal(LOCK_WAIT))
 
 
-def join(connection: Connection, snapshot: str) -> None:
-    """Begin a transaction that sees what the exported snapshot sees."""
+def join(connection: Connection, snapshot: str, table: TableName | None = None) -> None:
+    """Begin a transaction that sees what the exported snapshot sees, with this table locked."""
     settle(connection)
     connection.execute("begin isolation level repeatable read read only")
+    if table is not None:
+        connection.execute(lock(table))
     try:
         connection.execute(set_snapshot(snapshot))
     except psycopg.Error as error:
         raise gone(error, snapshot) or error from None
     refuse_another(snapshot, connection.execute(CURRENT).fetchall()[0][0])
+
+
+def lock(table: TableName) -> sql.Composed:
+    """Return a statement that locks a table before the snapshot is joined: if that is still exported then,
+    the table was locked all the while, and has not been emptied since."""
+    return sql.SQL("lock table only {} in access share mode").format(sql.Identifier(table.schema, table.name))
 
 
 def set_snapshot(snapshot: str) -> sql.Composed:

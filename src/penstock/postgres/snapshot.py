@@ -256,7 +256,7 @@ def copy_out(
     from penstock.postgres.libpq import Inbox  # Numba takes half a second to import
 
     with closing(connect(conninfo)) as connection, explained(table=part.table):
-        join(connection, snapshot)
+        join(connection, snapshot, part.table)
         pgconn = connection.pgconn
         statement = sql.SQL("copy ({}) to stdout (format {})").format(part.query(), sql.Identifier(format))
         _expect(pgconn.exec_(statement.as_bytes(connection)), pq.ExecStatus.COPY_OUT)

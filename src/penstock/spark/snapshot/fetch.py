@@ -30,6 +30,7 @@ from penstock.postgres.exported_snapshot import (
     CURRENT,
     exported_name,
     gone,
+    lock,
     refuse_another,
     set_snapshot,
     settings,
@@ -114,6 +115,7 @@ def _fetch(conninfo: str, snapshot: str, part: CopyRange, query: sql.Composed) -
         cursor.execute(_session().as_string())
         cursor.execute(settings().as_string())
         cursor.execute(_BEGIN)
+        cursor.execute(lock(part.table).as_string())
         _join(cursor, snapshot)
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)})
         cursor.execute(query.as_string())
