@@ -271,6 +271,16 @@ def test_a_held_snapshot_ends_when_spark_does(accounts: Database) -> None:
     eventually(lambda: holders(accounts) == 0, 10)
 
 
+def test_a_held_snapshot_gives_way_to_who_waits_for_its_lock(accounts: Database) -> None:
+    ((table,),) = accounts.query("select 'accounts'::regclass::oid")
+    held = snapshot_process.ask(
+        snapshot_process.SnapshotRequest(accounts.dsn, TableId(table), Wanted(("id",)), watched=1)
+    )
+    accounts.execute("set lock_timeout = '20s'; truncate accounts")
+    with pytest.raises(SnapshotLost):
+        list(fetch_typed(accounts.dsn, held.snapshot, held.ranges[0], [Column("id", column_type("int4"))]))
+
+
 def test_a_table_of_partitions_with_odd_names(database: Database, read: Callable[..., DataFrame]) -> None:
     database.execute(
         'create table "Big ""Deal""" ("select" int, k text, "ü x" numeric(10,2)) partition by list (k)',

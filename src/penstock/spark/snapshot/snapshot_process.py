@@ -5,7 +5,7 @@ transaction open. This process can. It ends, and the snapshot and the lock on th
 
 - Spark has ended: the process that started the planning one is watched;
 - the readers are done: none has been seen for `AFTER_USE` seconds, or none came for `BEFORE_USE`;
-- the connection is lost.
+- somebody waits for the lock, or the connection is lost.
 
 A task that comes later than that finds the snapshot gone and says so; it never reads another one. What it
 needs to know comes on standard input, not as arguments, which everybody could read.
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from penstock import logs
 from penstock.model import TableId, children
-from penstock.model.errors import PenstockError, SnapshotLost
+from penstock.model.errors import PenstockError
 from penstock.postgres.snapshot import CopyRange, Snapshot, Wanted
 from penstock.spark.snapshot.fetch import session_name
 
@@ -93,8 +93,6 @@ def main() -> int:
             ranges = snapshot.ranges(wanted.columns, wanted.row_filter, wanted.partition_bytes)
             _answer(Held(snapshot.name, ranges))
             _hold(snapshot, request)
-    except SnapshotLost:
-        return 1
     except PenstockError as error:
         _answer(error)
         return 1
@@ -113,6 +111,7 @@ def _hold(snapshot: Snapshot, request: SnapshotRequest) -> None:
     until = time.monotonic() + request.before_use
     while time.monotonic() < until and _exists(request.watched):
         time.sleep(POLL)
+        snapshot.give_way()
         if snapshot.sessions(name):
             until = time.monotonic() + request.after_use
 
