@@ -91,6 +91,35 @@ def test_the_net_change_turns_what_was_there_into_what_is_there(
     assert sorted(tuples(net.deletes), key=str) == sorted(table.gone - reborn, key=str)
 
 
+def written(net: Net, keys: set[Key]) -> set[Key]:
+    """The keys that there are when it is written to a table with these, and nothing is deleted yet."""
+    moved = {
+        origin
+        for kind, origin in zip(net.kind.to_pylist(), tuples(net.origin), strict=True)
+        if kind == ord("M")
+    }
+    return (keys - moved) | {key_of(row) for row in tuples(net.rows)}
+
+
+@settings(max_examples=150, deadline=None)
+@given(start=starts, steps=steps, cuts=cuts)
+def test_what_was_written_before_goes_if_it_is_gone_in_the_end(
+    start: dict[Key, Values], steps: list[tuple[Any, ...]], cuts: list[int]
+) -> None:
+    table = changing(BY_KEY, start)
+    before = set(table.state())
+    for step in steps:
+        play(table, step)
+    batches = table.batches(cuts)
+    for count in range(len(batches)):
+        first = net_changes(batches[:count], BY_KEY, KEY, again=True) if count else None
+        there = written(first, before) if first is not None else before
+        net = net_changes(batches, BY_KEY, KEY, again=True)
+        keys = {key_of(row) for row in tuples(net.rows)}
+        left = keys if net.truncated else written(net, there) - set(tuples(net.deletes))
+        assert left == set(table.state())
+
+
 def told_of(table: Changing) -> list[tuple[str, Key, Key | None, list[int]]]:
     return told(net_changes(table.batches(), table.schema, KEY))
 

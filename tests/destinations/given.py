@@ -22,6 +22,11 @@ from penstock.postgres.snapshot import Snapshot
 from penstock.spool.manifest import Manifest
 from tests.bed import Database
 from tests.changes.made import START, STEP, WHEN, MadeSpool
+from tests.changes.made import table as made_table
+
+CHILDREN = made_table(3, "public.children", {"id": "int4", "parent": "int4"})
+GRANDCHILDREN = made_table(4, "public.grandchildren", {"id": "int4", "parent": "int4"})
+TREE = made_table(5, "public.tree", {"id": "int4", "parent": "int4"})
 
 
 class Spool(MadeSpool):

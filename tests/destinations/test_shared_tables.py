@@ -32,11 +32,11 @@ def test_another_pipeline_does_not_write_to_a_table_of_ours(given: Given, databa
     ((_, error),) = other.write(given.batch(given.start, START))
     assert isinstance(error, TargetShared)
     assert "by destination warehouse of pipeline shop" in error.reason
-    assert "penstock teardown" in error.remedy
+    assert "delete from penstock.tables where pipeline" in error.remedy
     with pytest.raises(TargetShared):
         given.copy(other, database, USERS.id)
     other.close()
-    ours.tear_down()
+    database.execute("delete from penstock.tables where pipeline = 'shop'")
     other.catch_up(given.changes(USERS.id, START, given.start), given.start)
     assert database.query("select id from app.users") == [(1,)]
 

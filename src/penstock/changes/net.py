@@ -43,8 +43,11 @@ class Net:
     """Per row: the places of columns whose value PostgreSQL never sent: that of the row at `origin` stays."""
 
 
-def net_changes(changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequence[str]) -> Net:
-    """Return the net change of changes, in order, of one table under one schema."""
+def net_changes(
+    changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequence[str], *, again: bool = False
+) -> Net:
+    """Return the net change of changes, in order, of one table under one schema. `again`: some of them may
+    have been written before, so `deletes` has all keys that no row has in the end."""
     truncated, batches = since_truncate(changes)
     parts = [ChangePart(batch, table) for batch in batches]
     if all(part.only_inserts for part in parts):
@@ -62,9 +65,10 @@ def net_changes(changes: Sequence[pa.RecordBatch], table: TableSchema, key: Sequ
     origins, codes = origin[lines.line[rows]], lines.code[rows]
     kind = np.where(origins == NONE, INSERTED, np.where(origins == codes, UPDATED, MOVED))
     own = [new.columns[place] for place in places]
+    old = _ended(lines, rows, origins[kind == MOVED]) if again else lines.origin[gone]
     return Net(
         truncated,
-        pa.table(lines.keys.texts(lines.origin[gone]), list(key)),
+        pa.table(lines.keys.texts(old), list(key)),
         pa.table(new.columns, list(table.column_names)),
         pa.array(kind, pa.int8()),
         pa.table(_origins(lines, origins, kind, own), list(key)),
@@ -84,6 +88,12 @@ def _all_new(parts: Sequence[ChangePart], table: TableSchema, key: Sequence[str]
         pa.table([pa.nulls(count, pa.string()) for _ in key], list(key)),
         new.kept,
     )
+
+
+def _ended(lines: RowLines, rows: Ints, moved: Ints) -> Ints:
+    """Return the keys that no row has in the end, but for those that rows moved from."""
+    touched = np.concatenate([lines.code, lines.source])
+    return np.setdiff1d(touched, np.concatenate([lines.code[rows], moved]))
 
 
 def _reborn(lines: RowLines, last: Ints, there: Mask, gone: Mask) -> Ints:

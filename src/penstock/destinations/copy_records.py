@@ -65,9 +65,15 @@ def finish(connection: Connection, copy: str, document: Document | None = None) 
 
 def take(connection: Connection, copy: str) -> CopyRecord:
     """Remove and return a finished copy's record."""
+    record = finished(connection, copy)
+    connection.execute("delete from penstock.copies where copy = %s", (copy,))
+    return record
+
+
+def finished(connection: Connection, copy: str) -> CopyRecord:
     row = connection.execute(
-        "delete from penstock.copies where copy = %s and finished_at is not null"
-        " returning source, delivery, begun_at, empty",
+        "select source, delivery, begun_at, empty from penstock.copies"
+        " where copy = %s and finished_at is not null for update",
         (copy,),
     ).fetchone()
     if row is None:

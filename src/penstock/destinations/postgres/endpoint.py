@@ -32,13 +32,20 @@ class Endpoint:
     """The pipeline's other destinations, which may write to the same database."""
     patient: bool = True
     """Whether who keeps us from a table is waited for, for longer than a moment."""
+    hasty: bool = False
+    """Whether what a foreign key refuses is said at once."""
 
     def stream(self, source: str) -> StreamId:
         return StreamId(self.pipeline, self.name, source)
 
     def target(self, delivery: Delivery, *, ours: bool = True) -> TargetTable:
         return TargetTable(
-            delivery, self.source_column, ours=ours, trusted=self.trusted_owners, patient=self.patient
+            delivery,
+            self.source_column,
+            ours=ours,
+            trusted=self.trusted_owners,
+            patient=self.patient,
+            hasty=self.hasty,
         )
 
     def after(self, stopped: Sequence[Stopped]) -> Endpoint:

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.model import TableName
 from penstock.model.errors import (
     ConnectionFailed,
@@ -123,7 +124,8 @@ def _commit(connection: Connection) -> None:
     except psycopg.Error as error:
         if not is_of_a_row(error):
             raise
-        raise RefusedAtTheEnd(explain(error).reason) from None
+        table = (error.diag.schema_name or "", error.diag.table_name or "")
+        raise RefusedAtTheEnd(explain(error).reason, target=TableName(*table)) from None
 
 
 def _taken(conninfo: str) -> Connection | None:
@@ -193,6 +195,12 @@ def kind_of_refusal(error: psycopg.Error) -> type[RowRefused]:
 def _is_raised(error: psycopg.Error) -> bool:
     """Whether somebody's function, such as a trigger's, raised it, and not the server."""
     return error.diag.source_function == "exec_stmt_raise"
+
+
+def is_to_be_found(error: psycopg.Error, target: TargetTable) -> bool:
+    """Whether the row that was refused is to be looked for."""
+    waits = target.hasty and isinstance(error, psycopg.errors.ForeignKeyViolation)
+    return is_of_a_row(error) and not waits
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:

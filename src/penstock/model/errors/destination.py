@@ -26,6 +26,8 @@ class RowRefused(PenstockError):
 class RefusedAtTheEnd(RowRefused):
     """The destination does not take a row: a deferred constraint, which is looked at when all is written."""
 
+    remedy = "See which rows the constraint keeps apart, or drop it, then `penstock retry CONFIG TABLE`"
+
 
 class ForeignKeyRefused(RowRefused):
     """A foreign key at the destination refuses a row, maybe only until another table has come as far."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+import psycopg
 from psycopg import sql
 
 from penstock.destinations.postgres.table import definition
@@ -25,8 +26,8 @@ from penstock.destinations.postgres.table.target_table import (
     names,
 )
 from penstock.destinations.postgres.write.keyless import as_text
-from penstock.model.errors import TargetUnfit
-from penstock.postgres.connection import Connection
+from penstock.model.errors import RowsReferenced, TargetUnfit
+from penstock.postgres.connection import Connection, without_values
 
 
 def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable, begun: datetime) -> None:
@@ -38,7 +39,7 @@ def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable
         align(connection, target)
         _upsert(connection, aside, definition.with_traits(connection, target))
     elif target.referenced:
-        _exchange(connection, aside, definition.with_traits(connection, target))
+        _exchange(connection, aside, target)
     else:
         connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, target.own("t")))
         align(connection, target)
@@ -46,7 +47,17 @@ def replace_rows(connection: Connection, aside: TargetTable, target: TargetTable
 
 
 def _exchange(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
-    """Keep rows that the source still has where they are: others may reference them, and would go as well."""
+    try:
+        with connection.transaction():
+            add_rows(connection, aside, target)
+            _delete_others(connection, aside, target)
+    except psycopg.errors.UniqueViolation:  # a new row needs the room of one that is gone
+        _delete_others(connection, aside, target)
+        add_rows(connection, aside, target)
+
+
+def add_rows(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
+    """Bring rows, where they are, to what they are in `aside`: others may reference them."""
     if not target.key:
         raise TargetUnfit(
             "other tables at the destination reference it, and its rows have no key by which those that stay "
@@ -56,13 +67,20 @@ def _exchange(connection: Connection, aside: TargetTable, target: TargetTable) -
             "run as a superuser: grant set on parameter session_replication_role to …",
         )
     align(connection, target)
+    _upsert(connection, aside, definition.with_traits(connection, target))
+
+
+def _delete_others(connection: Connection, aside: TargetTable, target: TargetTable) -> None:
     gone = sql.SQL("{} and not exists (select from {} a where {})").format(
         target.own("t"), aside.identifier, _same_key(target)
     )
     if target.cascades:
         refuse_if_referenced(connection, target, gone, by_ours=True)
-    connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
-    _upsert(connection, aside, target)
+    try:
+        with connection.transaction():
+            connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
+    except psycopg.errors.ForeignKeyViolation as error:
+        raise RowsReferenced(without_values(error), target=target.name) from None
 
 
 def _insert(

@@ -25,7 +25,7 @@ from psycopg import sql
 from penstock.changes.copy_text import copy_text
 from penstock.destinations import copy_records
 from penstock.destinations.ledger import StreamId
-from penstock.destinations.postgres.copy.replace_rows import replace_rows
+from penstock.destinations.postgres.copy.replace_rows import add_rows, replace_rows
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, is_of_a_row
 from penstock.destinations.postgres.table import definition
@@ -193,10 +193,9 @@ def becomes_target(connection: Connection, target: TargetTable) -> bool:
 
 def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> TargetTable:
     """Put a finished copy in its target's place (`made`: that is ours); return the target as it is then."""
-    source, document, begun, nothing = copy_records.take(connection, copy)
+    record = copy_records.take(connection, copy)
     connection.execute("delete from penstock.copied where copy = %s", (copy,))
-    target = endpoint.target(_delivery(source, document))
-    target = replace(target, ours=made or is_made(connection, endpoint.stream(source), target))
+    target = _target(connection, endpoint, record, made=made)
     aside = set_aside(target, copy)
     lock_target(connection, target.name)
     check_free(connection, endpoint, target.delivery)
@@ -210,12 +209,30 @@ def hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bo
     guarded = guard(connection, target)
     target = replace(target, referenced=guarded.referenced, cascades=guarded.cascades)
     check_rows(connection, endpoint, target)
-    if not nothing:  # if nothing was to be copied, what is there stays
-        replace_rows(connection, aside, target, begun)
+    if not record.empty:  # if nothing was to be copied, what is there stays
+        replace_rows(connection, aside, target, record.begun_at)
     unchanged(connection, guarded, target)
     connection.execute(sql.SQL("drop table {}").format(aside.identifier))
     connection.execute(sql.SQL("analyze {}").format(target.identifier))
     return target
+
+
+def begin_hand_over(connection: Connection, endpoint: Endpoint, copy: str, *, made: bool) -> None:
+    """Bring the copy's rows to a target whose own cannot go yet: others may wait for them."""
+    record = copy_records.finished(connection, copy)
+    target = _target(connection, endpoint, record, made=made)
+    guarded = guard(connection, target)
+    check_rows(connection, endpoint, target)
+    if guarded.referenced and not record.empty:
+        add_rows(connection, set_aside(target, copy), target)
+    unchanged(connection, guarded, target)
+
+
+def _target(
+    connection: Connection, endpoint: Endpoint, record: copy_records.CopyRecord, *, made: bool
+) -> TargetTable:
+    target = endpoint.target(_delivery(record.source, record.document))
+    return replace(target, ours=made or is_made(connection, endpoint.stream(record.source), target))
 
 
 def _document(delivery: Delivery) -> dict[str, Any]:

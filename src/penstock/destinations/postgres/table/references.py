@@ -7,12 +7,14 @@ table is emptied or copied anew, or because a row is deleted before others have 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 from psycopg import sql
 
 from penstock.destinations.postgres.table.target_table import TargetTable, both
-from penstock.model import TableName
+from penstock.model import TableId, TableName
 from penstock.model.errors import RowsReferenced
 from penstock.postgres.connection import Connection
 
@@ -34,6 +36,19 @@ _ACTING = """
     join pg_namespace m on m.oid = t.relnamespace
     where f.contype = 'f' and f.confdeltype in ('c', 'n', 'd') and f.conparentid = 0
       and m.nspname = %s and t.relname = %s
+"""
+
+_REFERENCES = """
+    with named (oid, name) as (
+        select c.oid, t.name from unnest(%s::text[], %s::text[], %s::text[]) t (schema, relname, name)
+        join pg_namespace n on n.nspname = t.schema
+        join pg_class c on c.relnamespace = n.oid and c.relname = t.relname
+    )
+    select child.name, parent.name
+    from pg_constraint f
+    join named child on child.oid = f.conrelid
+    join named parent on parent.oid = f.confrelid
+    where f.contype = 'f' and f.conrelid <> f.confrelid
 """
 
 
@@ -65,6 +80,20 @@ class _Acting(NamedTuple):
             )
             for own, schema, operator, others in self.parts
         )
+
+
+def parents_first(connection: Connection, targets: Mapping[TableId, TableName]) -> list[TableId]:
+    """Return the tables in such an order that each comes after those that it references."""
+    places = {str(target): id for id, target in targets.items()}
+    names = [(target.schema, target.name, str(target)) for target in targets.values()]
+    found = connection.execute(_REFERENCES, [list(part) for part in zip(*names, strict=True)] or [[]] * 3)
+    above: dict[TableId, set[TableId]] = {id: set() for id in targets}
+    for child, parent in found.fetchall():
+        above[places[child]].add(places[parent])
+    try:
+        return list(TopologicalSorter(above).static_order())
+    except CycleError:
+        return list(targets)
 
 
 def refuse_if_children(connection: Connection, target: TargetTable) -> None:

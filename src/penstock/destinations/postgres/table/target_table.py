@@ -7,7 +7,7 @@ key, and each source sees and touches its own rows only.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
@@ -43,6 +43,8 @@ class TargetTable:
     """Owners of tables and types, besides ourselves and those above us, whose they may be."""
     patient: bool = True
     """Whether who keeps us from it is waited for, for longer than a moment."""
+    hasty: bool = field(default=False, compare=False)
+    """Whether what a foreign key refuses is said at once: it may be taken when other tables were written."""
 
     @property
     def name(self) -> TableName:

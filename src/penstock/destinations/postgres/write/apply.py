@@ -24,6 +24,7 @@ from penstock.destinations.postgres.write.append import additions, without_delet
 from penstock.destinations.postgres.write.chunk import Chunk, whole_transactions
 from penstock.destinations.postgres.write.inserts_only import Fresh
 from penstock.destinations.postgres.write.large_transaction import LargeTransaction, Piece
+from penstock.destinations.postgres.write.referenced import LateDeletes
 from penstock.destinations.prefetch import ahead
 from penstock.destinations.protocol import Run, TableChanges
 from penstock.destinations.schema_change import SchemaChange
@@ -49,9 +50,14 @@ class FollowedSchema:
 
 
 def apply_changes(
-    connection: Connection, target: TargetTable, changes: TableChanges, before: FollowedSchema
+    connection: Connection,
+    target: TargetTable,
+    changes: TableChanges,
+    before: FollowedSchema,
+    late: LateDeletes,
 ) -> int:
-    """Apply the changes; return how many rows were written or deleted."""
+    """Apply the changes; return how many rows were written or deleted. `late` has those that are still to be
+    deleted: none if the schema changed, since the table is another one then."""
     written = 0
     for number, run in enumerate(changes.runs):
         at = target.at(run.delivery)
@@ -60,9 +66,10 @@ def apply_changes(
         if first is None and run.slices and before.table is not None:
             continue  # the copy has all of it, and may have another schema already
         if _is_new(changes.runs[number:], before):
+            late.carry_out()
             if run.follow:
-                if number:  # a table with constraints left to look at is not altered
-                    connection.execute("set constraints all immediate")
+                # A table is not altered as long as constraints of its rows are to be looked at.
+                connection.execute("set constraints all immediate; set constraints all deferred")
                 follow(connection, at, _left_to_do(run.follow, before.table, run.delivery.table))
             rekey(connection, at)
             before = FollowedSchema(run.delivery.table.version, before.table and run.delivery.table)
@@ -71,8 +78,12 @@ def apply_changes(
         at = with_traits(connection, at)
         steps = _steps(at, chain([first] if first is not None else [], rows))
         many = sum(part.rows for part in run.slices) >= CHUNK_ROWS
-        written += sum(_apply(connection, at, step) for step in (ahead(steps) if many else steps))
+        for step in ahead(steps) if many else steps:
+            late.carry_out()
+            written += _apply(connection, at, step, late)
         unchanged(connection, guarded, at)
+    if any(run.follow for run in changes.runs):
+        late.carry_out()
     return written
 
 
@@ -127,16 +138,16 @@ def _general(target: TargetTable, chunk: Sequence[pa.RecordBatch]) -> Iterator[S
     elif target.append:
         yield from (net_changes(piece, table, key) for piece in additions(chunk))
     else:
-        yield net_changes(chunk, table, key)
+        yield net_changes(chunk, table, key, again=target.referenced)
 
 
-def _apply(connection: Connection, target: TargetTable, step: Step) -> int:
+def _apply(connection: Connection, target: TargetTable, step: Step, late: LateDeletes) -> int:
     if isinstance(step, Fresh):
         if inserts_only.copied(connection, target, step):
             return step.rows
-        return sum(_apply(connection, target, each) for each in _general(target, step.changes))
+        return sum(_apply(connection, target, each, late) for each in _general(target, step.changes))
     if isinstance(step, Net):
-        return clone.apply(connection, target, step)
+        return clone.apply(connection, target, step, late)
     if isinstance(step, Tally):
         return keyless.apply(connection, target, step)
     if isinstance(step, Piece):

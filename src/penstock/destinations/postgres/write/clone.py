@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.net import INSERTED, MOVED, UPDATED, Net
-from penstock.destinations.postgres.session import is_of_a_row, kind_of_refusal
+from penstock.destinations.postgres.session import is_to_be_found, kind_of_refusal
 from penstock.destinations.postgres.table.references import refuse_if_children
 from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
 from penstock.destinations.postgres.write import few_rows, referenced
 from penstock.destinations.postgres.write.merge import has_key, inserted, merge, origin, value, was
+from penstock.destinations.postgres.write.referenced import LateDeletes
 from penstock.destinations.postgres.write.refused_row import described, first_refused, refused
 from penstock.destinations.postgres.write.staging import Stage, Values, copy_in
 from penstock.model.errors import RowRefused, RowsReferenced
@@ -54,43 +55,57 @@ EXTRA = (
 )
 
 
-def apply(connection: Connection, target: TargetTable, net: Net) -> int:
+def apply(connection: Connection, target: TargetTable, net: Net, late: LateDeletes) -> int:
     """Write the net change; return how many rows were written or deleted. A refused row's error has its key.
 
     A way that meets a key which is there already, unexpectedly or since values of another unique column were
     swapped, what an exclusion constraint keeps apart, or what a foreign key holds, gives way to the next.
+    `late`: takes what is to be deleted when other tables have been written.
     """
     failed: psycopg.Error | RowsReferenced | None = None
-    for way in _ways(target, net):
+    for way in _ways(target, net, late):
         try:
             with connection.transaction():
-                if net.truncated:
-                    empty(connection, target)
                 way(connection, target, net)
             return int(net.rows.num_rows + net.deletes.num_rows)
         except _GIVES_WAY as error:
             failed = error
+            if target.hasty and isinstance(error, psycopg.errors.ForeignKeyViolation):
+                break
         except psycopg.Error as error:
-            if not is_of_a_row(error):
-                raise
             failed = error
             break
     assert failed is not None
+    late.clear()
     if isinstance(failed, RowsReferenced):
+        raise failed
+    if not is_to_be_found(failed, target):
         raise failed
     raise _refused(connection, target, net, failed) from None
 
 
-def _ways(target: TargetTable, net: Net) -> list[Way]:
+def _ways(target: TargetTable, net: Net, late: LateDeletes) -> list[Way]:
     """Return the ways to try."""
+    ways = _ways_of(target, net)
+    if net.truncated:
+        ways = [partial(_emptied, way=way) for way in ways]
+    if target.referenced and not target.append:
+        way = few_rows.apply if few_rows.are_few(target, net) else merged
+        first = [partial(each, way=way) for each in referenced.ways(target, net, late)]
+        return [*first, *(ways if net.truncated else [replaced] * (not target.cascades))]
+    return ways
+
+
+def _emptied(connection: Connection, target: TargetTable, net: Net, way: Way) -> None:
+    empty(connection, target)
+    way(connection, target, net)
+
+
+def _ways_of(target: TargetTable, net: Net) -> list[Way]:
     last: list[Way] = [] if target.cascades else [replaced]
     if last and target.fixed.difference(target.key):
         return last
-    few = few_rows.are_few(target, net)
-    if target.referenced and not target.append:
-        way = few_rows.apply if few else merged
-        return [*(partial(each, way=way) for each in referenced.ways(target)), *last]
-    if few:
+    if few_rows.are_few(target, net):
         return [few_rows.apply, *last]
     if target.append or len(net.kept.flatten()) or (np.asarray(net.kind) == MOVED).any():
         return [merged, *last]
@@ -98,8 +113,11 @@ def _ways(target: TargetTable, net: Net) -> list[Way]:
 
 
 def _refused(connection: Connection, target: TargetTable, net: Net, error: psycopg.Error) -> RowRefused:
+    if target.referenced:
+        net = replace(net, deletes=net.deletes.slice(0, 0))
+
     def attempt(first: int, end: int) -> None:
-        replaced(connection, target, _part(net, first, end))
+        (merged if target.referenced else replaced)(connection, target, _part(net, first, end))
 
     count = net.deletes.num_rows + net.rows.num_rows
     if not count:
@@ -108,7 +126,8 @@ def _refused(connection: Connection, target: TargetTable, net: Net, error: psyco
     alone = _part(net, number, number + 1)
     keys = alone.deletes if alone.deletes.num_rows else alone.rows.select(list(target.key))
     values = [column[0].as_py() for column in keys.columns]
-    return refused(target, cause or error, keys.column_names, values)
+    same = cause is not None and cause.sqlstate == error.sqlstate
+    return refused(target, cause if cause is not None and same else error, keys.column_names, values)
 
 
 def _part(net: Net, first: int, end: int) -> Net:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.versions import Truncated, Versions
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.session import is_to_be_found
 from penstock.destinations.postgres.table.target_table import DELETED, END, OPEN, START, TargetTable, comma
 from penstock.destinations.postgres.write.clone import EXTRA, KEPT, KIND, as_arrays, keep
 from penstock.destinations.postgres.write.merge import origin, value, was
@@ -49,7 +49,7 @@ def apply(connection: Connection, target: TargetTable, step: Versions | Truncate
         with connection.transaction():
             return _apply(connection, target, step)
     except psycopg.Error as error:
-        if not is_of_a_row(error):
+        if not is_to_be_found(error, target):
             raise
 
         def attempt(first: int, end: int) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from penstock.changes.copy_text import rows_text
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.session import is_to_be_found
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.postgres.write.staging import copy_lines
 from penstock.postgres.connection import Connection
@@ -61,7 +61,7 @@ def copied(connection: Connection, target: TargetTable, fresh: Fresh) -> bool:
             copy_lines(connection, target.identifier, columns, _lines(target, fresh))
         return True
     except psycopg.Error as error:
-        if not is_of_a_row(error):
+        if not is_to_be_found(error, target):
             raise
         return False
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.row_counts import Tally
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.session import is_to_be_found
 from penstock.destinations.postgres.table.target_table import TargetTable, comma
 from penstock.destinations.postgres.write.clone import copy_rows, empty
 from penstock.destinations.postgres.write.merge import inserted, value
@@ -33,7 +33,7 @@ def apply(connection: Connection, target: TargetTable, tally: Tally) -> int:
         with connection.transaction():
             return _apply(connection, target, tally)
     except psycopg.Error as error:
-        if not is_of_a_row(error) or not tally.rows.num_rows:
+        if not is_to_be_found(error, target) or not tally.rows.num_rows:
             raise
 
         def attempt(first: int, end: int) -> None:

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 
 from penstock.changes.versions import Truncated, Versions
-from penstock.destinations.postgres.session import is_of_a_row
+from penstock.destinations.postgres.session import is_to_be_found
 from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
 from penstock.destinations.postgres.write import history
 from penstock.destinations.postgres.write.clone import keep
@@ -89,7 +89,7 @@ def _gather(stage: Stage, step: Versions) -> None:
             else:
                 stage.add(_staged(stage.target, step))
     except psycopg.Error as error:
-        if not is_of_a_row(error):
+        if not is_to_be_found(error, stage.target):
             raise
 
         def attempt(first: int, end: int) -> None:
@@ -173,7 +173,7 @@ def _end(stage: Stage) -> int:
         with connection.transaction():
             written = history.close(stage) + history.insert(stage)
     except psycopg.Error as error:
-        if not is_of_a_row(error):
+        if not is_to_be_found(error, stage.target):
             raise
         raise _refused(stage, error) from None
     stage.drop()

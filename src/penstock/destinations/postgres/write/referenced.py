@@ -1,17 +1,17 @@
 """The net change of a batch, applied to a table that others reference by foreign keys which are at work.
 
-No row that the source still has may go with one that is deleted for a moment, or too early. So rows get
-their new keys in place, which a foreign key can follow. What is gone is deleted when no row of another table
-that we deliver references it any more, and after the rest is written where rows of the table itself still do.
+No row that the source still has may go with one that is deleted for a moment, or too early; and rows of
+other tables may need those that are new. So a key is changed in place, which a foreign key can follow, and
+rows that are gone are deleted last of all, when the batch's other tables have been written (`LateDeletes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 from psycopg import sql
@@ -22,41 +22,101 @@ from penstock.destinations.postgres.table.references import refuse_if_it_referen
 from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
 from penstock.destinations.postgres.write.merge import origin, value, was
 from penstock.destinations.postgres.write.staging import Stage
-from penstock.postgres.connection import Connection
+from penstock.model.errors import RowsReferenced
+from penstock.postgres.connection import Connection, without_values
 
 Way = Callable[[Connection, TargetTable, Net], None]
 
+EXACT = {"int2", "int4", "int8", "oid", "uuid", "text", "varchar", "bool", "date"}
+"""Types of keys that are equal only where their texts are: no row is written under a key that is gone."""
 
-def ways(target: TargetTable) -> list[Callable[..., None]]:
-    """Return the ways to try."""
-    if target.fixed.intersection(target.key):
-        return [moved_anew]
-    return [deleted_first, deleted_last, moved_anew]
+
+@dataclass
+class LateDeletes:
+    """Rows of a table that are gone and still to be deleted."""
+
+    connection: Connection
+    target: TargetTable | None = None
+    keys: pa.Table | None = None
+    but: bool = False
+    """Whether all rows are gone but those that have the keys."""
+
+    def put(self, target: TargetTable, keys: pa.Table, *, but: bool = False) -> None:
+        if but or keys.num_rows:
+            self.target, self.keys, self.but = target, keys, but
+
+    def clear(self) -> None:
+        self.keys = None
+
+    def carry_out(self) -> None:
+        """Delete them, unless rows that stay would go with them."""
+        target, keys = self.target, self.keys
+        if target is None or keys is None:
+            return
+        try:
+            with self.connection.transaction(), Stage(self.connection, target) as stage:
+                stage.add((origin(number), column) for number, column in enumerate(keys.columns))
+                gone = self._gone(stage)
+                if target.cascades:
+                    refuse_if_referenced(self.connection, target, gone, by_ours=not self.but)
+                    refuse_if_it_references(self.connection, target, gone)
+                self.connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
+        except psycopg.errors.ForeignKeyViolation as error:
+            raise RowsReferenced(without_values(error), target=target.name) from None
+        self.clear()
+
+    def _gone(self, stage: Stage) -> sql.Composable:
+        rows = sql.SQL("{} exists (select from {} s where {})").format(
+            sql.SQL("not" if self.but else ""), stage.identifier, was(stage.target)
+        )
+        return both([stage.target.own("t"), rows])
+
+
+def ways(target: TargetTable, net: Net, late: LateDeletes) -> list[Callable[..., None]]:
+    """Return the ways to try, before the table is emptied if it was."""
+
+    def deleted_last(connection: Connection, target: TargetTable, net: Net, way: Way) -> None:
+        if net.truncated:
+            late.put(target, net.rows.select(list(target.key)), but=True)
+        else:
+            late.put(target, net.deletes)
+        way(connection, target, _moved(connection, target, _without_deletes(net)))
+
+    is_exact = all(
+        column.type.name in EXACT for column in target.delivery.table.columns if column.name in target.key
+    )
+    in_place = not target.fixed.intersection(target.key)
+    first = [deleted_last] * (in_place and is_exact)
+    return first if net.truncated else [*first, *[deleted_first] * in_place, moved_anew]
 
 
 def deleted_first(connection: Connection, target: TargetTable, net: Net, way: Way) -> None:
-    """Keys that pass from one row that stays to another are refused as not unique."""
-    _refuse(connection, target, net.deletes, by_ours=True)
+    """Where a new row needs the room of one that is gone."""
     _delete(connection, target, net.deletes)
     way(connection, target, _moved(connection, target, _without_deletes(net)))
-
-
-def deleted_last(connection: Connection, target: TargetTable, net: Net, way: Way) -> None:
-    """The same for a table that references itself."""
-    way(connection, target, _moved(connection, target, _without_deletes(net)))
-    _refuse(connection, target, net.deletes, by_ours=True)
-    _delete(connection, target, net.deletes)
 
 
 def moved_anew(connection: Connection, target: TargetTable, net: Net, way: Way) -> None:
-    """As for any table, if nothing goes with the rows that move either."""
-    _refuse(connection, target, net.deletes, by_ours=True)
-    _refuse(connection, target, net.origin.filter(pa.array(_is_moved(net))), by_ours=False)
-    way(connection, target, net)
+    """As to any table, if nothing goes with the rows that move: they exchange their keys."""
+    _delete(connection, target, net.deletes)
+    moved = net.origin.filter(pa.array(_is_moved(net)))
+    if moved.num_rows and target.cascades:
+        with Stage(connection, target) as stage:
+            stage.add((origin(number), column) for number, column in enumerate(moved.columns))
+            rows = sql.SQL("exists (select from {} s where {})").format(stage.identifier, was(target))
+            refuse_if_referenced(connection, target, both([target.own("t"), rows]), by_ours=False)
+            refuse_if_it_references(connection, target, both([target.own("t"), rows]))
+    way(connection, target, _without_deletes(net))
+
+
+def _delete(connection: Connection, target: TargetTable, keys: pa.Table) -> None:
+    at_once = LateDeletes(connection)
+    at_once.put(target, keys)
+    at_once.carry_out()
 
 
 def _without_deletes(net: Net) -> Net:
-    return replace(net, deletes=net.deletes.slice(0, 0))
+    return replace(net, truncated=False, deletes=net.deletes.slice(0, 0))
 
 
 def _is_moved(net: Net) -> Mask:
@@ -89,27 +149,3 @@ def _moved(connection: Connection, target: TargetTable, net: Net) -> Net:
     new = pc.equal(kind, pa.scalar(INSERTED, pa.int8()))
     own = [pc.if_else(new, pa.scalar(None, pa.string()), net.rows.column(place)) for place in places]
     return replace(net, kind=kind, origin=pa.table(own, list(target.key)))
-
-
-def _refuse(connection: Connection, target: TargetTable, keys: pa.Table, *, by_ours: bool) -> None:
-    """Refuse to delete rows if others that stay would go with them."""
-    if not target.cascades or not keys.num_rows:
-        return
-    with _staged(connection, target, keys) as gone:
-        refuse_if_referenced(connection, target, gone, by_ours=by_ours)
-        refuse_if_it_references(connection, target, gone)
-
-
-def _delete(connection: Connection, target: TargetTable, keys: pa.Table) -> None:
-    if keys.num_rows:
-        with _staged(connection, target, keys) as gone:
-            connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
-
-
-@contextmanager
-def _staged(connection: Connection, target: TargetTable, keys: pa.Table) -> Iterator[sql.Composable]:
-    """Yield the condition that a row `t` has one of the keys."""
-    with Stage(connection, target) as stage:
-        stage.add((origin(number), column) for number, column in enumerate(keys.columns))
-        rows = sql.SQL("exists (select from {} s where {})").format(stage.identifier, was(target))
-        yield both([target.own("t"), rows])

@@ -10,13 +10,15 @@
 A crash anywhere before the commit's end leaves nothing of it; after it, step 2 finds it all done.
 
 Foreign keys are at work where the role may not write without them. What one refuses is tried again after
-the batch's other tables, which may have what it misses. A deferred one is looked at by step 5: if it refuses
-that, all is done once more, with each table's looked at in its turn, so that it stops alone.
+the batch's other tables, which may have what it misses; what others reference is deleted last of all. A
+deferred one is looked at by step 5: if it refuses that, all is done once more, with the table's that it is
+of looked at in its turn, so that it stops alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -31,16 +33,21 @@ from penstock.destinations.postgres.copy import table_copy
 from penstock.destinations.postgres.endpoint import Endpoint
 from penstock.destinations.postgres.session import about, of_table
 from penstock.destinations.postgres.table import definition
+from penstock.destinations.postgres.table.references import parents_first
 from penstock.destinations.postgres.table.target_table import TargetTable
 from penstock.destinations.postgres.table.trust import UNWRITTEN, check_free, check_rows
 from penstock.destinations.postgres.write.apply import FollowedSchema, apply_changes
-from penstock.destinations.protocol import Delivery, Stopped, TableChanges
+from penstock.destinations.postgres.write.referenced import LateDeletes
+from penstock.destinations.protocol import Delivery, Kind, Stopped, TableChanges
 from penstock.destinations.sql_ledger import SqlLedger
-from penstock.model import ZERO, Lsn, TableId
+from penstock.model import ZERO, Lsn, TableId, TableName
 from penstock.model.errors import ForeignKeyRefused, PenstockError, RefusedAtTheEnd, RowsReferenced, Scope
 from penstock.postgres.connection import Connection
 
 T = TypeVar("T")
+
+InTurn = frozenset[TableName] | None
+"""Of which tables deferred constraints are looked at with the table, and not at the end; None: of all."""
 
 OF_OTHERS = (ForeignKeyRefused, RowsReferenced)
 """What may pass when other tables are written."""
@@ -74,19 +81,24 @@ class Handover:
     position: Lsn
 
 
-def _written(write: Callable[[bool], T]) -> T:
-    """Write, and if a deferred constraint refuses it, once more: with each table's looked at in its turn."""
-    try:
-        return write(False)
-    except RefusedAtTheEnd:
-        return write(True)
+def _written(write: Callable[[InTurn], T]) -> T:
+    """Write, and if a deferred constraint refuses it, once more: with its table's looked at in its turn."""
+    in_turn: InTurn = frozenset()
+    while True:
+        try:
+            return write(in_turn)
+        except RefusedAtTheEnd as error:
+            if in_turn is None:
+                raise
+            table: TableName = error.where["target"]
+            in_turn = None if table in in_turn else in_turn | {table}
 
 
 def write_batch(batch: BatchWork) -> Sequence[Stopped]:
     return _written(partial(_write_batch, batch))
 
 
-def _write_batch(batch: BatchWork, in_turn: bool) -> Sequence[Stopped]:
+def _write_batch(batch: BatchWork, in_turn: InTurn) -> Sequence[Stopped]:
     endpoint, changes = batch.endpoint, batch.changes
     with endpoint.session() as connection:
         ledger = SqlLedger(connection, endpoint.stream(changes.source))
@@ -110,7 +122,7 @@ def write_tables(batches: Sequence[TableBatch]) -> list[Stopped]:
     return stopped
 
 
-def _write_table(batch: TableBatch, in_turn: bool) -> Sequence[Stopped]:
+def _write_table(batch: TableBatch, in_turn: InTurn) -> Sequence[Stopped]:
     endpoint, changes = batch.endpoint, batch.changes
     with endpoint.session() as connection:
         ledger = SqlLedger(connection, endpoint.stream(changes.delivery.source))
@@ -137,40 +149,83 @@ class TableWriter:
     """Where the stream stands: changes that committed before are there already."""
     reaches: Lsn | None = None
     """What to record as the tables' position; None: it goes with the stream."""
-    in_turn: bool = False
-    """Whether deferred constraints are looked at with each table."""
+    in_turn: InTurn = frozenset()
 
     def write(self, tables: Iterable[TableChanges], known: Mapping[TableId, Known]) -> list[Stopped]:
         """Write them; return, and record, those that could not be written."""
-        pending, stopped = {changes.delivery.id: changes for changes in tables}, list[Stopped]()
+        of_all = {changes.delivery.id: changes for changes in tables}
+        late: dict[TableId, LateDeletes] = {}
+        stopped, pending, hasty = list[Stopped](), list(of_all), len(of_all) > 1
         while pending:
-            refused: list[Stopped] = []
-            for id, changes in pending.items():
-                error = self._attempt(changes, known.get(id), self.endpoint.after(refused))
-                refused += [Stopped(id, error)] if error is not None else []
-            again = {each.table for each in refused if isinstance(each.error, OF_OTHERS)}
-            if len(again) == len(pending):  # none of them made way for another
-                again = set()
-            for each in refused:
-                if each.table not in again:
-                    self._stop(pending[each.table], known.get(each.table), each.error)
-                    stopped.append(each)
-            pending = {id: changes for id, changes in pending.items() if id in again}
+            refused = self._write([of_all[id] for id in pending], known, late, hasty=hasty)
+            again = [each.table for each in refused if isinstance(each.error, OF_OTHERS)]
+            if len(again) == len(pending) and not hasty:  # none of them makes way for another
+                again = []
+            stopped += [each for each in refused if each.table not in again]
+            hasty = len(again) < len(pending)
+            targets = {id: of_all[id].delivery.target for id in again}
+            pending = parents_first(self.connection, targets) if targets else []
+        stopped += self._delete({id: deletes for id, deletes in late.items() if deletes.keys is not None})
+        for id, error in stopped:
+            self._stop(of_all[id], known.get(id), error)
         return stopped
 
+    def _write(
+        self,
+        tables: Sequence[TableChanges],
+        known: Mapping[TableId, Known],
+        late: dict[TableId, LateDeletes],
+        *,
+        hasty: bool,
+    ) -> list[Stopped]:
+        refused: list[Stopped] = []
+        for changes in tables:
+            id, endpoint = changes.delivery.id, replace(self.endpoint.after(refused), hasty=hasty)
+            late[id] = LateDeletes(self.connection)
+            error = self._attempt(changes, known.get(id), endpoint, late[id])
+            if error is not None:
+                del late[id]
+                refused.append(Stopped(id, error))
+        return refused
+
+    def _delete(self, late: Mapping[TableId, LateDeletes]) -> list[Stopped]:
+        """Delete what is left to be deleted, of each table when nothing references it any more."""
+        pending = dict(late)
+        while pending:
+            refused: list[Stopped] = []
+            for id, deletes in pending.items():
+                error = self._carried_out(deletes)
+                refused += [Stopped(id, error)] if error is not None else []
+            if len(refused) == len(pending):
+                return refused
+            pending = {id: pending[id] for id, _ in refused}
+        return []
+
+    def _carried_out(self, deletes: LateDeletes) -> PenstockError | None:
+        try:
+            with self.connection.transaction():
+                deletes.carry_out()
+                if deletes.target is not None:
+                    look_in_turn(self.connection, deletes.target.name, self.in_turn)
+            return None
+        except psycopg.Error as failed:
+            error = of_table(failed)
+            if error.scope is not Scope.TABLE:
+                raise
+        except RowsReferenced as failed:
+            error = failed
+        return error
+
     def _attempt(
-        self, changes: TableChanges, known: Known | None, endpoint: Endpoint
+        self, changes: TableChanges, known: Known | None, endpoint: Endpoint, late: LateDeletes
     ) -> PenstockError | None:
         start = self._start(known)
         if known is not None and _waits(known, start, changes):
             return known.error
         try:
             with self.connection.transaction():
-                if self.in_turn:
-                    self.connection.execute("set constraints all deferred")
-                self._apply(endpoint, replace(changes, start=max(start, changes.start)), known)
-                if self.in_turn:
-                    self.connection.execute("set constraints all immediate")
+                self._apply(endpoint, replace(changes, start=max(start, changes.start)), known, late)
+                look_in_turn(self.connection, changes.delivery.target, self.in_turn)
             return None
         except psycopg.Error as failed:
             error = of_table(failed)
@@ -182,10 +237,12 @@ class TableWriter:
                 raise
         return error.at(table=changes.delivery.table.name)
 
-    def _apply(self, endpoint: Endpoint, changes: TableChanges, known: Known | None) -> None:
+    def _apply(
+        self, endpoint: Endpoint, changes: TableChanges, known: Known | None, late: LateDeletes
+    ) -> None:
         delivery, first = changes.delivery, changes.runs[0].delivery
         ours, before = find_or_make(self.connection, endpoint.target(first), known, endpoint)
-        apply_changes(self.connection, endpoint.target(first, ours=ours), changes, before)
+        apply_changes(self.connection, endpoint.target(first, ours=ours), changes, before, late)
         now = Known(known.copy if known else "", delivery.table.version, self.reaches, None, ours)
         if now != known:
             self._ledger(delivery).record(delivery, now)
@@ -232,8 +289,10 @@ def hand_over(work: Handover) -> None:
     _written(partial(_hand_over, work))
 
 
-def _hand_over(work: Handover, in_turn: bool) -> None:
+def _hand_over(work: Handover, in_turn: InTurn) -> None:
+    """What foreign keys of tables that others reference refuse is done but for their deletes, and refused."""
     endpoint, delivery = work.endpoint, work.changes.delivery
+    refused: PenstockError | None = None
     with endpoint.session() as connection:
         ledger = SqlLedger(connection, endpoint.stream(delivery.source))
         stands = ledger.lock()
@@ -244,20 +303,57 @@ def _hand_over(work: Handover, in_turn: bool) -> None:
         refuse_if_behind(stands, ZERO)
         if work.copy is None:
             refuse_if_behind(stood(known, stands), work.changes.start)
-        changes, first = work.changes, work.changes.runs[0].delivery
-        copy = work.copy or (known.copy if known else "")
-        with about(delivery.table.name):
-            if work.copy is not None:
-                handed = table_copy.hand_over(connection, endpoint, copy, made=bool(known and known.made))
-                ours, table = handed.ours, handed.delivery.table
-                before = FollowedSchema(table.version, table)
-            else:
-                ours, before = find_or_make(connection, endpoint.target(first), known, endpoint)
-                if known is not None and known.position is not None:
-                    changes = replace(changes, start=max(changes.start, known.position))
-            apply_changes(connection, endpoint.target(first, ours=ours), changes, before)
-            if in_turn:
-                connection.execute("set constraints all immediate")
-        own = work.position if stands != work.position else None
-        now = Known(copy, delivery.table.version, own, None, ours)
-        ledger.record(delivery, now)
+        try:
+            with about(delivery.table.name), connection.transaction():
+                late = LateDeletes(connection)
+                ours = _bring_up(connection, work, known, late)
+                late.carry_out()
+                look_in_turn(connection, delivery.target, in_turn)
+        except OF_OTHERS as error:
+            refused = error
+            with suppress(PenstockError), about(delivery.table.name), connection.transaction():
+                _bring_rows(connection, work, known, in_turn)
+        else:
+            own = work.position if stands != work.position else None
+            copy = work.copy or (known.copy if known else "")
+            ledger.record(delivery, Known(copy, delivery.table.version, own, None, ours))
+    if refused is not None:
+        raise refused
+
+
+def _bring_up(connection: Connection, work: Handover, known: Known | None, late: LateDeletes) -> bool:
+    """Hand the copy over, if there is one, and apply the changes; return whether the table is ours."""
+    endpoint, first = work.endpoint, work.changes.runs[0].delivery
+    if work.copy is None:
+        return _catch_up(connection, work, known, late)
+    handed = table_copy.hand_over(connection, endpoint, work.copy, made=bool(known and known.made))
+    before = FollowedSchema(handed.delivery.table.version, handed.delivery.table)
+    apply_changes(connection, endpoint.target(first, ours=handed.ours), work.changes, before, late)
+    return handed.ours
+
+
+def _catch_up(connection: Connection, work: Handover, known: Known | None, late: LateDeletes) -> bool:
+    endpoint, changes, first = work.endpoint, work.changes, work.changes.runs[0].delivery
+    ours, before = find_or_make(connection, endpoint.target(first), known, endpoint)
+    if known is not None and known.position is not None:
+        changes = replace(changes, start=max(changes.start, known.position))
+    apply_changes(connection, endpoint.target(first, ours=ours), changes, before, late)
+    return ours
+
+
+def _bring_rows(connection: Connection, work: Handover, known: Known | None, in_turn: InTurn) -> None:
+    """Write the rows alone, and delete none, where that can be done again: others may wait for them."""
+    delivery = work.changes.delivery
+    if delivery.kind is not Kind.CLONE or not delivery.key:
+        return
+    if work.copy is not None:
+        table_copy.begin_hand_over(connection, work.endpoint, work.copy, made=bool(known and known.made))
+    else:
+        _catch_up(connection, work, known, LateDeletes(connection))
+    look_in_turn(connection, delivery.target, in_turn)
+
+
+def look_in_turn(connection: Connection, table: TableName, in_turn: InTurn) -> None:
+    """Look at the table's deferred constraints now, if it is its turn."""
+    if in_turn is None or table in in_turn:
+        connection.execute("set constraints all immediate; set constraints all deferred")
