@@ -18,7 +18,7 @@ from penstock.destinations.plugin import type_of
 from penstock.destinations.protocol import Target
 from penstock.destinations.schema_change import SchemaChange
 from penstock.model import TableId, TableSchema
-from penstock.model.errors import DestinationWentBack, ValueRefused
+from penstock.model.errors import DestinationWentBack, OldRowUnsent, ValueRefused
 from tests.bed import Database, fresh_database
 from tests.changes.made import START, USERS, table
 from tests.config.installed import install
@@ -241,6 +241,27 @@ def test_a_value_that_cannot_be_read_stops_its_table_alone_until_it_is_copied_an
     given.spool.insert(users, ("2", "goes on"))
     assert given.write(target, given.spool.commit()) == []
     assert contract.place.rows(users) == Counter([("1", "mended"), ("2", "goes on")])
+
+
+@pytest.mark.parametrize("is_delete", [False, True], ids=["update", "delete"])
+def test_a_change_that_does_not_tell_its_row_stops_its_table_alone(
+    contract: Contract, is_delete: bool
+) -> None:
+    log = contract.arrived(table(1, "public.log", {"id": "int4", "note": "text"}, key=()))
+    other = contract.arrived(table(2, "public.others", {"id": "int4", "name": "text"}))
+    given, target = contract.given, contract.target
+    given.spool.insert(log, ("1", "a"), ("2", "b"))
+    assert given.write(target, given.spool.commit()) == []
+    if is_delete:
+        given.spool.delete(log, ("1", None))
+    else:
+        given.spool.update(log, ("1", "changed"))
+    end = given.spool.insert(other, ("1", "fine")).commit()
+    for _ in range(2):
+        ((stopped, error),) = target.write(given.batch(end))
+        assert (stopped, type(error), str(error.where["table"])) == (log.id, OldRowUnsent, "public.log")
+    assert contract.place.rows(log) == Counter([("1", "a"), ("2", "b")])
+    assert contract.place.rows(other) == Counter([("1", "fine")])
 
 
 @pytest.mark.parametrize("place", WITH_POSITION, indirect=True)

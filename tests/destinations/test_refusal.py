@@ -12,7 +12,14 @@ from penstock.destinations.postgres import PostgresTarget
 from penstock.destinations.postgres.write import apply, tasks
 from penstock.destinations.protocol import Kind
 from penstock.model import TableId, TableSchema
-from penstock.model.errors import ConnectionFailed, PenstockError, RowRefused, TargetUnfit, WriteDenied
+from penstock.model.errors import (
+    ConnectionFailed,
+    OldRowUnsent,
+    PenstockError,
+    RowRefused,
+    TargetUnfit,
+    WriteDenied,
+)
 from penstock.spool.segment import BeforeKind
 from tests.bed import Database
 from tests.changes.made import ORDERS, USERS, table
@@ -234,3 +241,29 @@ def test_a_reason_is_recorded_whatever_it_quotes(given: Given) -> None:
     error = target.recorded("eu")[USERS.id].error
     assert error is not None
     assert (error.reason, error.where["key"]) == (" and \\u0000 and \\\\u0000", "\\u0000")
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_row_that_an_update_does_not_tell_stops_a_table_of_any_kind(
+    given: Given, database: Database, kind: Kind
+) -> None:
+    """Whatever the destination finds rows by: nobody knows whether it is what was sent."""
+    given.deliver(KEYLESS, kind=kind, primary_key=("at",))
+    target = given.target()
+    given.spool.insert(KEYLESS, ("1", "a"))
+    assert given.write(target, given.spool.commit()) == []
+    given.spool.update(KEYLESS, ("1", "b"))
+    assert isinstance(only(given.write(target, given.spool.commit()), KEYLESS), OldRowUnsent)
+    assert database.query("select at, said from app.log") == [(1, "a")]
+
+
+def test_what_is_never_deleted_need_not_be_told_of_deletes(given: Given, database: Database) -> None:
+    given.deliver(KEYLESS, kind=Kind.APPEND)
+    target = given.target()
+    given.spool.insert(KEYLESS, ("1", "a")).delete(KEYLESS, ("1", None))
+    assert given.write(target, given.spool.commit()) == []
+    given.spool.delete(KEYLESS, ("2", None))
+    assert given.write(target, given.spool.commit()) == []
+    given.spool.insert(KEYLESS, ("3", "c"))
+    assert given.write(target, given.spool.commit()) == []
+    assert database.query("select at, said from app.log order by at") == [(1, "a"), (3, "c")]

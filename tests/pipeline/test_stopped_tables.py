@@ -8,6 +8,7 @@ import pytest
 
 from penstock.destinations.postgres.table import trust
 from penstock.model import TableName
+from penstock.model.errors import OldRowUnsent
 from penstock.model.phases import Phase
 from penstock.pipeline.table_actions import do_what_is_asked
 from tests.pipeline.running import contents
@@ -87,3 +88,32 @@ def test_a_table_whose_place_another_takes_is_not_retried_as_what_it_was(
         until(bed, running, lambda: phases(running) == {"t": Phase.READY, "t_old": Phase.READY})
         names = [TableName("public", name) for name in ("t", "t_old")]
         assert not bed.delivered.difference(names)
+
+
+@pytest.mark.parametrize(
+    "rules", [{}, {"kind": "append"}, {"where": "id > 0"}], ids=["clone", "append", "transformed"]
+)
+def test_a_table_of_which_only_partitions_have_keys_is_followed_up_to_its_first_update(
+    bed: Bed, rules: dict[str, Any]
+) -> None:
+    bed.source.execute(
+        "create table t (id int, a text) partition by range (id)",
+        "create table low partition of t for values from (0) to (9); alter table low add primary key (id)",
+        "create table u (id int primary key); insert into t values (1, 'copied')",
+    )
+    config = settings(bed.folder, bed.source, bed.destination, tables={"public.t": rules})
+    with started(bed, config) as running:
+        until(bed, running, lambda: phases(running) == {"t": Phase.READY, "u": Phase.READY})
+        bed.source.execute("insert into t values (2, 'streamed')")
+        both = ["(1,copied)", "(2,streamed)"]
+        until(bed, running, lambda: contents(bed.destination, "t") == both)
+        bed.source.execute("update t set a = 'changed' where id = 1", "insert into u values (1)")
+        until(bed, running, lambda: contents(bed.destination, "u") == ["(1)"])
+        until(bed, running, lambda: phases(running) == {"t": Phase.ERRORED, "u": Phase.READY})
+        assert isinstance(state(running).error, OldRowUnsent)
+        assert contents(bed.destination, "t") == both
+        bed.source.execute(*(f"alter table {name} replica identity full" for name in ("t", "low")))
+        ask(running, "reload")
+        until(bed, running, lambda: phases(running) == {"t": Phase.READY, "u": Phase.READY})
+        bed.source.execute("update t set a = 'again' where id = 2")
+        until(bed, running, lambda: "(2,again)" in contents(bed.destination, "t"))

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.changes import unreadable
+from penstock.changes import old_rows, unreadable
 from penstock.changes.events import PlacedRow, placed_rows, transactions
 from penstock.changes.slices import Slice, read_slice, rows_from
-from penstock.destinations.protocol import Run, TableChanges
+from penstock.destinations.protocol import Kind, Run, TableChanges
 from penstock.model import Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent, Marker, RefusedMarker
 from penstock.model.errors import UnknownTable
@@ -108,24 +108,33 @@ def _placed_rows(changes: TableChanges) -> Iterator[PlacedRow]:
 
 
 def rows_of(changes: TableChanges, run: Run) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of a run that are meant, in order, as the spool has them; each can be read. Runs on
-    executors."""
+    """Yield the changes of a run that are meant, in order, as the spool has them; each can be delivered. Runs
+    on executors."""
     for table, rows in meant_rows(changes, run):
-        unreadable.refuse(rows, table)
+        refuse(rows, table)
         yield rows
 
 
+def refuse(rows: pa.RecordBatch, table: TableSchema) -> None:
+    """Raise if one of these changes cannot be delivered, wherever to."""
+    unreadable.refuse(rows, table)
+    old_rows.refuse(rows, table)
+
+
 def meant_rows(changes: TableChanges, run: Run) -> Iterator[tuple[TableSchema, pa.RecordBatch]]:
-    """Yield the changes of a run that are meant, whether they can be read or not, each with the table as the
-    source has it."""
+    """Yield the changes of a run that are meant, whether they can be delivered or not, each with the table as
+    the source has it."""
     for part in run.slices:
+        table = part.table or run.delivery.table
         for rows in read_slice(part):
             if part.after is None or part.after < changes.start:
                 rows = rows_from(rows, changes.start)
             if changes.copied is not None:
                 rows = rows.filter(pa.array(~changes.copied.sees(rows["xid"].to_numpy())))
+            if run.delivery.kind is Kind.APPEND:
+                rows = old_rows.without_untold_deletes(rows, table)
             if rows.num_rows:
-                yield part.table or run.delivery.table, rows
+                yield table, rows
 
 
 def _read(

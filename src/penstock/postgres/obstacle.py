@@ -73,18 +73,19 @@ def _half_told(
     table: Outline, leaves: Sequence[Outline], shapes: Mapping[TableId, TableShape]
 ) -> Obstacle | None:
     """Return why partitions do not tell what the table's replica identity says: the server takes an old row
-    by the partition's identity, and sends it as one by the table's."""
+    by the partition's identity, and sends it as one by the table's. A table that has none is followed, up to
+    its first update or delete (`changes/old_rows.py`)."""
     whole = table.identity is ReplicaIdentity.FULL
     key = shapes[table.id].key_names if table.id in shapes else frozenset()
+    if not whole and not key:
+        return None
     for leaf in leaves:
         shape = shapes.get(leaf.id)
         if leaf.identity is ReplicaIdentity.FULL:
-            tells = whole or bool(key)
-        elif shape is None or not shape.identified:
+            continue  # it tells all of any key
+        if shape is None or not shape.identified:
             continue  # its updates and deletes are refused
-        else:
-            tells = not whole and bool(key) and key <= shape.key_names
-        if not tells:
+        if whole or not key <= shape.key_names:
             return (
                 f"{_of(leaf, table)}its updates and deletes do not tell {table.name}'s replica identity",
                 "Run `alter table … replica identity full`, or `… default` where there is a primary key, "

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.compute as pc
 import structlog
 
-from penstock.destinations.batch import rows_of
+from penstock.destinations.batch import meant_rows
 from penstock.destinations.files.registry import FileEntry, Registry
 from penstock.destinations.protocol import Reload, ReloadStatus, TableChanges
 from penstock.model import Lsn, TableId, TableName
@@ -190,7 +190,7 @@ class ReloadLog:
         """Count what came since START, what of it is in the copy, and what was written."""
         came = unseen = 0
         for run in changes.runs:
-            for rows in rows_of(replace(changes, copied=None), run):
+            for _, rows in meant_rows(replace(changes, copied=None), run):
                 since = rows.filter(pc.greater_equal(rows["commit_lsn"], start.value))
                 came += len(since)
                 seen = changes.copied.sees(since["xid"].to_numpy()) if changes.copied else np.zeros(0)

@@ -1,8 +1,8 @@
 """The changes of a table as messages, up to the first that cannot be one.
 
-A value that cannot be read, or a message larger than the server takes, stops its table there: every change
-before is a message, none behind. Where exactly that is hangs on the changes alone, not on how they are cut
-into batches: what was published is known by it.
+A change that cannot be delivered (`batch.refuse`), or a message larger than the server takes, stops its table
+there: every change before is a message, none behind. Where exactly that is hangs on the changes alone, not on
+how they are cut into batches: what was published is known by it.
 
 Runs on executors.
 """
@@ -15,11 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.changes import unreadable
 from penstock.changes.columns import OPERATIONS
 from penstock.changes.encoded import LONGEST_SHOWN
 from penstock.changes.slices import Slice, read_slice
-from penstock.destinations.batch import meant_rows
+from penstock.destinations.batch import meant_rows, refuse
 from penstock.destinations.nats import documents
 from penstock.destinations.nats.change_messages import NUMBERS, OPS, ChangeMessages, MessageBlock
 from penstock.destinations.nats.documents import HEADERS, Form
@@ -101,7 +100,7 @@ class TableMessages:
         """Yield the messages of rows up to the first that cannot be one."""
         done = 0
         try:
-            unreadable.refuse(rows, table)
+            refuse(rows, table)
             for block in render.blocks(rows):
                 too_large = np.flatnonzero(block.ends - block.starts > self._form.largest - HEADERS)
                 if len(too_large):
@@ -135,7 +134,7 @@ class TableMessages:
         self, render: ChangeMessages, table: TableSchema, rows: pa.RecordBatch
     ) -> PenstockError | None:
         try:
-            unreadable.refuse(rows, table)
+            refuse(rows, table)
             deque(render.blocks(rows), 0)
         except PenstockError as error:
             return error
