@@ -134,7 +134,8 @@ def test_a_reload_survives_a_kill(
 def written(source: Database, folder: Path, exported: bytes) -> list[Path]:
     """A copy that somebody else makes, with the description of ours."""
     ((described,),) = source.query(
-        "select file_path from cdc_registry.file_log where file_type = 'schema' order by end_lsn desc limit 1"
+        "select file_path from cdc_registry.file_log"
+        " where (table_name, file_type) = ('public.users', 'schema') order by end_lsn desc limit 1"
     )
     folder.mkdir()
     files = {folder / "schema.yml": Path(described).read_bytes(), folder / "full_reload.csv": exported}

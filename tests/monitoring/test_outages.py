@@ -134,12 +134,11 @@ def test_a_pipeline_and_what_is_killed_under_it(
         watch.outage("destination:bus", own_nats.kill, own_nats.start, "NATS")
         watch.outage("destination:copy", lambda: own_server.stop("immediate"), own_server.start)
         fillers = list[Path]()
-        watch.outage(
-            "capture:source",
-            lambda: fillers.append(fill(small_disk)),
-            lambda: fillers.pop().unlink(),
-            "no room",
-        )
-        database.execute("insert into a values (2)")
+
+        def leave_no_room() -> None:
+            fillers.append(fill(small_disk))
+            database.execute("insert into a values (2)")
+
+        watch.outage("capture:source", leave_no_room, lambda: fillers.pop().unlink(), "no room")
         pipeline.until(lambda: contents(copy, "a") == ["(1)", "(2)"])
         pipeline.until(lambda: NUMBERS.search(pipeline.said()))

@@ -220,8 +220,8 @@ def check_free(connection: Connection, endpoint: Endpoint, delivery: Delivery) -
         f"{where} of pipeline {pipeline}",
         target=delivery.target,
         remedy="Give one of them another `target` under `tables` of its destination, or exclude it; if that "
-        "pipeline is no more, run `delete from penstock.tables where pipeline = …` there. It is tried again by "
-        "itself",
+        "pipeline is no more, `delete from penstock.tables where pipeline = …` at the destination. It is "
+        "tried again by itself",
     )
 
 
