@@ -368,9 +368,10 @@ class Stream:
             if error.scope != "table":
                 raise
             position = state.position or self.position
-            self.unfinished.do(
-                partial(self.target.hold, self.feed.name, state.key.table, position, error),
-                partial(self.fail, state, error, position),
-            )
+            if state.phase.streams:  # others stand elsewhere, and the destination knows where
+                self.unfinished.do(
+                    partial(self.target.hold, self.feed.name, state.key.table, position, error)
+                )
+            self.unfinished.do(partial(self.fail, state, error, position))
         else:
             self.unfinished.then(partial(self.tables.streams, after, "caught up"))
