@@ -18,7 +18,7 @@ with END those are delivered that his snapshot has not.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ import structlog
 from penstock.destinations.protocol import Reload, Reloading, ReloadStatus
 from penstock.model import TableId
 from penstock.model.ddl import END, START, Marker, marker_text
-from penstock.model.errors import PenstockError, TableBusy
+from penstock.model.errors import AccessDenied, PenstockError, TableBusy
 from penstock.model.phases import Phase
 from penstock.model.visibility import Visibility
 from penstock.pipeline.table_actions import RELOAD
@@ -82,6 +82,7 @@ class TableReloads:
         """Whether tables may have markers that are no longer needed."""
         self._again_at: dict[TableId, float] = {}
         """When the comment of a table that was locked may be tried again."""
+        self._restore_at = 0.0
         self._log = structlog.get_logger("penstock.pipeline").bind(
             source=self._source, destination=stream.config.name
         )
@@ -232,18 +233,27 @@ class TableReloads:
             self._open = None
 
     def _restore_comments(self) -> None:
-        """Give tables of which no reload is open their own comment back."""
-        if time.monotonic() < min(self._again_at.values(), default=0.0):
+        """Give tables of which no reload is open their own comment back. Nothing else depends on that: the
+        stream goes on where it fails."""
+        if time.monotonic() < max(self._restore_at, min(self._again_at.values(), default=0.0)):
             return
         busy = {reload.table for reload in self._open or ()}
         followed = {state.key.table for state in self._stream.tables} - busy
         try:
+            marked = self._marked(followed)
+            restored = [self._comment(table, partial(_put_back, table, own)) for table, own in marked]
+            self._restores = not all(restored)
+        except PenstockError as error:
+            self._log.info("comments of tables are not restored", error=str(error))
+            self._restores = not isinstance(error, AccessDenied)
+            self._restore_at = time.monotonic() + PAUSE
+
+    def _marked(self, tables: Collection[TableId]) -> list[tuple[TableId, str | None]]:
+        try:
             with connect(self._conninfo) as connection:
-                marked = ddl.marked(connection, self._marker, followed)
+                return ddl.marked(connection, self._marker, tables)
         except psycopg.Error as error:
             raise explain(error) from None
-        restored = [self._comment(table, partial(_put_back, table, own)) for table, own in marked]
-        self._restores = not all(restored)
 
 
 class _NoRecords:
