@@ -11,10 +11,13 @@ import pytest
 from penstock.destinations.postgres.table import trust
 from penstock.model.errors import CopyRuledOut
 from penstock.model.phases import Phase
+from penstock.pipeline.copier import Copier
 from penstock.spool.manifest import Manifest
 from tests.pipeline.running import contents
 from tests.pipeline.stepping import Bed, Process, settings
 from tests.pipeline.test_table_reloads import ask, state, until
+from tests.pipeline.test_went_back import Backup
+from tests.pipeline.test_went_back import backups as backups
 
 
 @contextmanager
@@ -78,3 +81,31 @@ def test_a_table_whose_changes_cannot_be_followed_without_a_copy_stops_and_says_
         assert isinstance(error, CopyRuledOut)
         assert "startup_mode: auto" in error.remedy
         assert state(running).retry_at is None
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["streams", "waits for a copy"])
+def test_a_destination_that_was_restored_gets_what_it_lacks_from_the_spool(
+    bed: Bed, backups: list[Backup], monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    bed.source.execute("create table t (id integer primary key)")
+    bed.destination.execute("create table t (id integer primary key)")
+    with streaming_only(bed, tables={"public.t": {}}) as running:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        bed.source.execute("insert into t values (1)")
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)"])
+        with closing(Manifest.open(bed.spool)) as manifest:
+            manifest.register("slow", manifest.consumers()["copy"])
+    backups.append(Backup(bed.destination))
+    with streaming_only(bed, tables={"public.t": {}}) as running:
+        bed.source.execute("insert into t values (2)")
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(2)"])
+        if waits:
+            with monkeypatch.context() as patch:
+                patch.setattr(Copier, "look", lambda *_: None)
+                ask(running, "reload")
+                until(bed, running, lambda: state(running).phase is Phase.INIT)
+    backups[0].restore()
+    with streaming_only(bed, tables={"public.t": {}}) as running:
+        bed.source.execute("insert into t values (3)")
+        until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(2)", "(3)"])
+        until(bed, running, lambda: state(running).phase is Phase.READY)

@@ -43,7 +43,10 @@ def go_on_from(stream: Stream, manifest: Manifest, store: Store, there: Lsn | No
         if record is None and state.phase is Phase.INIT:
             continue
         if there is None or record is None or not (reached_back and _goes_on(stream, state, record, there)):
-            stream.copy_anew(state, WHY, there or ZERO)
+            stands = (record.position if record is not None else None) or there or ZERO
+            if stream.streaming_only and not state.phase.streams:
+                stream.tables.hold_back(state, stands)  # no copy will have what the destination lacks now
+            stream.copy_anew(state, WHY, stands)
     position = there if there is not None and reached_back else stream.position
     store.set_back(source, name, position)
     manifest.rewind(name, position)
