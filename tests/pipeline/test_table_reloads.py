@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -146,3 +147,29 @@ def test_a_table_becomes_ready_though_the_state_was_away_after_its(
         assert len(away) == 2
         bed.source.execute("insert into t values (2)")
         until(bed, running, lambda: contents(bed.destination, "t") == ["(1)", "(2)"])
+
+
+@pytest.mark.parametrize("bed", ["files"], indirect=True)
+def test_somebody_elses_export_without_a_snapshot_that_fails_is_handed_over_when_it_is_retried(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caught_up: list[Any] = []
+    monkeypatch.setattr(bed.delivered.target, "catch_up", lambda *given: caught_up.append(given))
+    bed.source.execute("create table t (id integer primary key, note text)", "insert into t values (1, 'x')")
+
+    def mark(action: str, **more: Any) -> None:
+        told = json.dumps({"action": action, "export_id": "theirs", **more})
+        bed.source.execute(f"comment on table t is 'CDC_RELOAD: {told}'")
+
+    with process(bed) as running:
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        mark("EXPORT_START", external=True)
+        until(bed, running, lambda: state(running).phase is Phase.FINISHED_COPY)
+        bed.delivered.refuse(True)
+        bed.source.execute("insert into t values (2, 'bad')")
+        mark("EXPORT_END")
+        until(bed, running, lambda: state(running).phase is Phase.ERRORED)
+        bed.delivered.refuse(False)
+        ask(running, "retry")
+        until(bed, running, lambda: state(running).phase is Phase.READY)
+        assert caught_up == []

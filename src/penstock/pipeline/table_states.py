@@ -265,9 +265,9 @@ class Tables:
 
 
 def is_handed_over(state: TableState) -> bool:
-    """Whether no copy of the table is set aside. An empty one has no snapshot, and one that an earlier
-    version made may have no timeline."""
-    return TIMELINE not in state.detail and state.snapshot is None
+    """Whether no copy of the table waits to be handed over, nor for somebody else to make it. The one has a
+    place, though not always a snapshot; the other has none yet, but a timeline."""
+    return state.snapshot_lsn is None and state.snapshot is None and TIMELINE not in state.detail
 
 
 def _still_asked_for(state: TableState, stored: TableState) -> TableState:
