@@ -18,7 +18,7 @@ import structlog
 
 from penstock.config.destinations import DestinationConfig, DestinationTable
 from penstock.destinations.protocol import Delivery, Kind, TableChanges
-from penstock.model import Lsn, TableId, TableName, TableSchema
+from penstock.model import ZERO, Lsn, TableId, TableName, TableSchema
 from penstock.model.ddl import DdlEvent
 from penstock.model.errors import DestinationBusy, PenstockError
 from penstock.model.phases import Phase
@@ -149,11 +149,12 @@ class Tables:
 
     # Holds
 
-    def hold(self, table: TableId) -> Lsn:
-        """Keep the table's changes from as early on as the spool has them; return from where."""
+    def hold(self, table: TableId, position: Lsn = ZERO) -> Lsn:
+        """Keep the table's changes from `position` on, or from as early on as the spool has them; return from
+        where. A hold that is there stays."""
         holder = self._holder(table)
         while True:
-            self._manifest.register(holder, self._manifest.retired)
+            self._manifest.register(holder, max(position, self._manifest.retired))
             held = self._manifest.consumers()[holder]
             if held >= self._manifest.retired:
                 return held
@@ -166,7 +167,7 @@ class Tables:
     def hold_from(self, table: TableId, position: Lsn) -> None:
         """Keep the changes of a table that streamed from here on, and none from before."""
         self.release(table)
-        self._manifest.register(self._holder(table), position)
+        self.hold(table, position)
 
     def hold_back(self, state: TableState, position: Lsn) -> bool:
         """Keep the changes of a table that waits from further back on; return whether the spool has them."""
