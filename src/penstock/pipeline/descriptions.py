@@ -29,12 +29,13 @@ class Descriptions:
             self._waiting.add(table)
 
     def tell(self) -> None:
-        """Tell the destination of the tables that are due. If it is away, they stay so."""
+        """Tell the destination of the tables that are due. If it is away, they stay so, and so do those that
+        have stopped."""
         stream = self._stream
         due = [table for table in stream.tables if table.key.table in self._waiting and table.phase.streams]
         if deliveries := [delivery for table in due if (delivery := self._delivery(table)) is not None]:
             stream.target.describe(stream.feed.name, deliveries)
-        self._waiting.clear()
+        self._waiting.difference_update(table.key.table for table in due)
 
     def _delivery(self, state: TableState) -> Delivery | None:
         """Return the table as it is delivered; None where its rules do not fit: its next change says it."""
