@@ -218,3 +218,18 @@ def test_the_row_that_is_refused_is_told_though_others_are_referenced(
     ((_, error),) = given.write(target, given.spool.commit())
     assert type(error) is RowRefused
     assert (error.where["key"], "short" in error.reason) == ("id=5", True)
+
+
+def test_a_row_that_others_reference_stays_until_they_are_gone(
+    given: Given, database: Database, ordinary: str
+) -> None:
+    target = start(given, ordinary, USERS, CHILDREN)
+    reference(database, CHILDREN, USERS, DEFERRED)
+    before = given.start
+    given.spool.delete(USERS, ("1", None, None))
+    ((id, error),) = given.write(target, given.spool.commit())
+    assert (id, type(error)) == (USERS.id, ForeignKeyRefused)
+    assert database.query("select id from app.users") == [(1,)]
+    database.execute("delete from app.children")
+    target.catch_up(given.changes(USERS.id, before, given.start), given.start)
+    assert database.query("select id from app.users") == []

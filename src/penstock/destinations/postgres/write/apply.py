@@ -66,7 +66,7 @@ def apply_changes(
         if first is None and run.slices and before.table is not None:
             continue  # the copy has all of it, and may have another schema already
         if _is_new(changes.runs[number:], before):
-            late.carry_out()
+            late.flush()
             if run.follow:
                 # A table is not altered as long as constraints of its rows are to be looked at.
                 connection.execute("set constraints all immediate; set constraints all deferred")
@@ -79,11 +79,11 @@ def apply_changes(
         steps = _steps(at, chain([first] if first is not None else [], rows))
         many = sum(part.rows for part in run.slices) >= CHUNK_ROWS
         for step in ahead(steps) if many else steps:
-            late.carry_out()
+            late.flush()
             written += _apply(connection, at, step, late)
         unchanged(connection, guarded, at)
     if any(run.follow for run in changes.runs):
-        late.carry_out()
+        late.flush()
     return written
 
 

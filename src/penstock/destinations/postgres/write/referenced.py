@@ -20,6 +20,7 @@ from penstock.changes.net import INSERTED, MOVED, UPDATED, Net
 from penstock.changes.row_lines import Mask
 from penstock.destinations.postgres.table.references import refuse_if_it_references, refuse_if_referenced
 from penstock.destinations.postgres.table.target_table import TargetTable, both, comma
+from penstock.destinations.postgres.table.trust import guard, unchanged
 from penstock.destinations.postgres.write.merge import origin, value, was
 from penstock.destinations.postgres.write.staging import Stage
 from penstock.model.errors import RowsReferenced
@@ -48,6 +49,11 @@ class LateDeletes:
     def clear(self) -> None:
         self.keys = None
 
+    def flush(self) -> None:
+        """Delete them now: what is written next may be of the same rows."""
+        self.carry_out()
+        self.clear()
+
     def carry_out(self) -> None:
         """Delete them, unless rows that stay would go with them."""
         target, keys = self.target, self.keys
@@ -55,15 +61,16 @@ class LateDeletes:
             return
         try:
             with self.connection.transaction(), Stage(self.connection, target) as stage:
+                guarded = guard(self.connection, target)
                 stage.add((origin(number), column) for number, column in enumerate(keys.columns))
                 gone = self._gone(stage)
                 if target.cascades:
                     refuse_if_referenced(self.connection, target, gone, by_ours=not self.but)
                     refuse_if_it_references(self.connection, target, gone)
                 self.connection.execute(sql.SQL("delete from {} t where {}").format(target.identifier, gone))
+                unchanged(self.connection, guarded, target)
         except psycopg.errors.ForeignKeyViolation as error:
             raise RowsReferenced(without_values(error), target=target.name) from None
-        self.clear()
 
     def _gone(self, stage: Stage) -> sql.Composable:
         rows = sql.SQL("{} exists (select from {} s where {})").format(

@@ -167,6 +167,7 @@ class TableWriter:
             pending = parents_first(self.connection, targets) if targets else []
         stopped += self._delete({id: deletes for id, deletes in late.items() if deletes.keys is not None})
         for id, error in stopped:
+            error.at(table=of_all[id].delivery.table.name)
             self._stop(of_all[id], known.get(id), error)
         return stopped
 
@@ -212,8 +213,10 @@ class TableWriter:
             error = of_table(failed)
             if error.scope is not Scope.TABLE:
                 raise
-        except RowsReferenced as failed:
+        except PenstockError as failed:
             error = failed
+            if error.scope is not Scope.TABLE:
+                raise
         return error
 
     def _attempt(
@@ -235,7 +238,7 @@ class TableWriter:
             error = failed
             if error.scope is not Scope.TABLE:
                 raise
-        return error.at(table=changes.delivery.table.name)
+        return error
 
     def _apply(
         self, endpoint: Endpoint, changes: TableChanges, known: Known | None, late: LateDeletes
